@@ -53,17 +53,23 @@ def outcome(row: Any, handle: Any, key: bytes = KEY) -> tuple[str, str]:
         return type(error).__name__, str(error)
 
 
+SUPPORTED: dict[int, dict[str, Any]] = {}
+"""What `supported` has found."""
+
+
 def supported(pools: Any, calls: Calls) -> dict[str, Any]:
     """The rows that this kind of object has, and that look at shared memory."""
-    found = {}
-    refusals = ("StoreError", "ParameterError", "TypeError", "AttributeError")
-    for name, row in calls.rows.items():
-        if name not in calls.private:
-            pool = pools(**PROFILE)
-            if outcome(row, calls.open(pool))[0] not in refusals:
-                found[name] = row
-            pools.destroy()
-    return found
+    if id(calls) not in SUPPORTED:
+        found = {}
+        refusals = ("StoreError", "ParameterError", "TypeError", "AttributeError")
+        for name, row in calls.rows.items():
+            if name not in calls.private:
+                pool = pools(**PROFILE)
+                if outcome(row, calls.open(pool))[0] not in refusals:
+                    found[name] = row
+                pools.destroy()
+        SUPPORTED[id(calls)] = found
+    return SUPPORTED[id(calls)]
 
 
 class Reuse:
