@@ -29,6 +29,7 @@ MANY = [
     "race", "rcuckoo", "loco", "pdpm", "rtx-sherman", "fusee", "swarm", "cache", "dict", "array",
     "queue", "transaction",
 ]  # fmt: skip
+VARIANTS = ["clover", "dm-abd", "dtx-*", "fusee-??", "race-locks", "sherman"]
 PROFILE = {"nodes": 3, "node_size": 2 << 20, "clients": 16}
 LOSING = {"nodes": 4, "node_size": "4MiB", "clients": 8}
 GONE = ("StoreDropped", "ChannelRemoved")
@@ -176,6 +177,7 @@ class BetweenPool(Pool):
 
 
 @pytest.mark.exhaustive("every object", quick=MANY)
+@pytest.mark.soak("their calls have the lines of others", cases=VARIANTS)
 def test_calls_in_which_the_object_is_given_back(pools: Any, calls: Calls) -> None:
     """Between any two operations of a call, or amid what it reads without a pin, another client
     drops the store and uses its memory: the call has its result, or says that the store is gone."""
@@ -262,6 +264,7 @@ def test_a_drop_while_a_client_waits_for_the_lock_of_a_dead_one(pools: Any, kind
     assert waited
 
 
+@pytest.mark.soak("their calls have the lines of fusee's", cases=["fusee-??-*"])
 @pytest.mark.parametrize("gone", [False, True], ids=["marked", "gone"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if store_class(kind).replicated])
 def test_calls_that_are_the_first_to_meet_a_lost_node(pools: Any, kind: str, gone: bool) -> None:
