@@ -14,6 +14,8 @@ SOAK_MINUTES ?= 60
 BIN := .venv/bin
 PURE := .venv-pure/bin
 PIP := -m pip --disable-pip-version-check -q
+# Python compiles what it imports.
+INSTALL := install --no-compile
 
 # Sources of the compiled modules. setup.py makes build/constants of the constants that they take.
 TYPES := $(shell find -L limpet -name '*.pxd')
@@ -129,7 +131,7 @@ define REQUIRES
     text = open("pyproject.toml").read(); \
     print(*ast.literal_eval(re.search(r"^requires = (\[.*?\])", text, re.M | re.S)[1]), sep="\n")' \
     > $(@D)/requires.txt
-$(@D)/bin/python $(PIP) install -r $(@D)/requires.txt
+$(@D)/bin/python $(PIP) $(INSTALL) -r $(@D)/requires.txt
 endef
 
 # What limpet names for tests, style and benchmarks. (To install '.[test]' would compile it again.)
@@ -138,7 +140,7 @@ define EXTRAS
     wanted = [f"extra == \"{name}\"" for name in ("test", "lint", "peers")]; \
     print(*(line.replace(extra, "python_version > \"3\"") for line in metadata.requires("limpet") \
             for extra in wanted if extra in line), sep="\n")' > $(@D)/extras.txt
-$(@D)/bin/python $(PIP) install -r $(@D)/extras.txt
+$(@D)/bin/python $(PIP) $(INSTALL) -r $(@D)/extras.txt
 endef
 
 .venv/made:
@@ -155,14 +157,14 @@ endef
 .venv/built: .venv/made $(SOURCES)
 	$(REQUIRES)
 	@echo "compiling; takes three to five minutes on two cores"
-	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
+	LIMPET_PURE= $(BIN)/python $(PIP) $(INSTALL) --no-build-isolation -e .
 	@touch $@
 
 # Optimised as a wheel is; the tree is not (setup.py).
 .venv-bench/built: .venv-bench/made $(TREE)
 	$(REQUIRES)
 	rm -rf build/lib.*
-	LIMPET_PURE= .venv-bench/bin/python $(PIP) install --no-build-isolation '.[peers]'
+	LIMPET_PURE= .venv-bench/bin/python $(PIP) $(INSTALL) --no-build-isolation '.[peers]'
 	@touch $@
 
 .venv/tools: .venv/built
@@ -180,6 +182,6 @@ endef
 	LIMPET_PURE=1 $(PURE)/python $(PIP) wheel --no-build-isolation --no-deps --no-cache-dir \
 	    -w .venv-pure/dist .venv-pure/dist/*.tar.gz
 	wheel=$$(ls .venv-pure/dist/limpet-*-py3-none-any.whl) && \
-	    $(PURE)/python $(PIP) install "$$wheel[test]" && \
+	    $(PURE)/python $(PIP) $(INSTALL) "$$wheel[test]" && \
 	    $(PURE)/python $(PIP) install --force-reinstall --no-deps "$$wheel"
 	@touch $@

@@ -262,7 +262,7 @@ def test_a_stalled_client_is_woken_and_goes_on(stage: SimulatedCluster) -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
-@pytest.mark.parametrize("name", ["no-tentative-step", "no-limbo"])
+@pytest.mark.parametrize("name", ["kick-unchecked", "recovery-frees-linked"])
 def test_command_of_a_failure_repeats_it(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     with in_force(mutant):
@@ -362,16 +362,23 @@ def test_command_line_works_without_greenlet() -> None:
     assert done.stderr.startswith("Error: simulated clients need the package greenlet")
 
 
-@pytest.mark.parametrize("module", ["test_swarm_rounds", "test_ticket_lock", "test_explorer"])
-def test_tests_say_what_they_need_without_greenlet(module: str) -> None:
-    folder = Path(__file__).parent.parent / ("fault" if module == "test_explorer" else "stores")
+def test_tests_say_what_they_need_without_greenlet() -> None:
+    tests = Path(__file__).parent.parent
+    modules = [
+        str(tests / name)
+        for name in (
+            "stores/test_swarm_rounds.py",
+            "stores/test_ticket_lock.py",
+            "fault/test_explorer.py",
+        )
+    ]
     done = without_greenlet(
-        f"import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', "
-        f"'--collect-only', {str(folder / module)!r} + '.py']))"
+        "import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--collect-only', "
+        f"*{modules!r}]))"
     )
     assert done.returncode == pytest.ExitCode.INTERRUPTED
     needed = "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
-    assert f"E   ModuleNotFoundError: {needed}" in done.stdout
+    assert done.stdout.count(f"E   ModuleNotFoundError: {needed}") == len(modules)
 
 
 def test_command_prints_every_step_of_a_schedule() -> None:
@@ -440,8 +447,8 @@ def test_contended_words_cost_time() -> None:
 @pytest.mark.exhaustive("hundreds of clients")
 @pytest.mark.skipif(not COMPILED, reason="a pure build takes minutes for this")
 def test_hundreds_of_clients_run() -> None:
-    report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])
-    assert sum(kind.count for kind in report.kinds) == 320 * 4
+    report = run_timed(Workload(clients=160, ops=4, nodes=3), PRESETS["rdma"])
+    assert sum(kind.count for kind in report.kinds) == 160 * 4
     assert report.throughput > 5 * run_timed(SMALL, PRESETS["rdma"]).throughput / SMALL.clients
 
 

@@ -103,7 +103,7 @@ def test_fusee_with_more_lost_than_it_survives_fails_only_of_that() -> None:
     assert report.node_failures > report.schedules / 2
 
 
-@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step, a minute")
 def test_every_moment_to_lose_a_node() -> None:
     with crowded(LARGE):
         report = explore(

@@ -18,7 +18,7 @@ import pytest
 import limpet
 from kit import transaction_runs
 from limpet.fault.explore.explorer import Exploration, run_batch
-from limpet.fault.explore.schedule import IN_WAIT, parse_schedule
+from limpet.fault.explore.schedule import IN_WAIT, Point, parse_schedule
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
@@ -136,6 +136,8 @@ class LateVerbs:
                     text = f"{at}{step}d{IN_WAIT},{at}{step + dies}x0"
                     run = replay(stage, calls, parse_schedule(text))
                     ended = ended and not run.schedule
+                    if Point(0, self.operation, step) not in run.schedule:
+                        break  # no posted verb
                     if len(run.schedule) == 2:
                         yield run
                 if ended:

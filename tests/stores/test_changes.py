@@ -210,6 +210,7 @@ KILLED = {
 }
 
 
+@pytest.mark.soak("noted as others are", cases=["rtx-sherman delete", "rtx-sherman put_many"])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

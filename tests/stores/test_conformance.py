@@ -421,6 +421,7 @@ CAPACITIES = [1, 10, 1000] if PURE else [1, 2, 10, 100, 1000, 20_000]
 
 
 @pytest.mark.exhaustive("large tables", quick=["*-10", "*-100", "*-1000"])
+@pytest.mark.soak("baselines that are slow", cases=["clover-*-20000", "pdpm-*-20000"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @pytest.mark.parametrize("nodes", [1, 3] if PURE else [1, 3, 4])
 def test_capacity_many_keys_surely_fit(pools: Any, kind: str, capacity: int, nodes: int) -> None:
@@ -906,6 +907,7 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.exhaustive("every kind", quick=["race", "rtx-sherman"])
 @pytest.mark.soak("the same code as another kind's", cases=["dtx-race", "fusee-*"])
+@pytest.mark.soak("baselines", cases=["clover", "pdpm", "dm-abd", "sherman", "dtx-sherman"])
 def test_any_sequence_of_operations_does_what_a_dict_does(pools: Any, kind: str) -> None:
     run_state_machine_as_test(
         machine(pools, kind),
