@@ -130,25 +130,32 @@ def test_workers_of_each_program_run_calls_of_all(pool: limpet.Pool, tmp_path: P
     require_nothing_left(pool)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["worker", "program"])
-def test_a_call_of_a_killed_worker_is_run_by_another_program(
-    pool: limpet.Pool, tmp_path: Path, whole: bool
+@pytest.mark.parametrize("how", ["worker killed", "program killed", "program ends"])
+def test_a_program_that_ends_leaves_its_calls_to_others(
+    pool: limpet.Pool, tmp_path: Path, how: str
 ) -> None:
     with executor(pool) as ours, program(pool, 1) as one:
         future = ours.submit(begin_and_wait, str(tmp_path))
         until(lambda: runs(tmp_path))
         with program(pool, 1) as two:
-            if whole:
+            if how == "program killed":
                 one.kill()
             else:
                 one.send("end")
                 # Then it waits for its worker, and starts no other.
                 until(lambda: len(names(pool)) == 3)
+            if how == "worker killed":
                 os.kill(runs(tmp_path)[0], signal.SIGKILL)
-            until(lambda: len(runs(tmp_path)) == 2)
+            if how == "program ends":
+                assert ours.submit(square, 3).result(PATIENCE_S) == 9
+            else:
+                until(lambda: len(runs(tmp_path)) == 2)
             (tmp_path / "go").touch()
-            assert future.result(PATIENCE_S) == two.pid
+            by = one if how == "program ends" else two
+            assert future.result(PATIENCE_S) == by.pid
             two.do("end")
+            if how != "program killed":
+                one.answer()
     require_nothing_left(pool)
 
 
