@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import waiting
 from kit.processes import child, children, exit_code
-from kit.waiting import until
 
 import limpet
 from limpet.executor.crew import FEW
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.either_build(
     "the executor is not compiled", but=["test_workers_of_each_program*", "test_parameters*"]
 )
 PATIENCE_S = 60.0
+until = functools.partial(waiting.until, within_s=PATIENCE_S)
 FORK = multiprocessing.get_context("fork")
 NAME = "render"
 
@@ -332,14 +334,14 @@ def test_futures_of_living_programs_are_resolved_whatever_is_killed(
 
     def work() -> None:
         with executor(pool, 2, retries=100) as here:
-            until(stop.exists, within_s=PATIENCE_S)
+            until(stop.exists, within_s=10 * PATIENCE_S)
             here.shutdown()
 
     roles: list[Callable[[], object]] = [lambda: submit(0), lambda: submit(1), work, work, work]
     with contextlib.ExitStack() as stack:
         programs = [stack.enter_context(children([role]))[0] for role in roles]
         for kills in range(1, 9):
-            until(lambda: len(noted(resolved)) > 40 * kills, "no progress", PATIENCE_S)  # noqa: B023
+            until(lambda: len(noted(resolved)) > 40 * kills, "no progress")  # noqa: B023
             victim = random.randrange(len(roles))
             os.kill(programs[victim][0], signal.SIGKILL)
             programs[victim] = stack.enter_context(children([roles[victim]]))[0]

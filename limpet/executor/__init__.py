@@ -35,9 +35,9 @@ time: the pool, which `limpet ls` shows; of a named executor, the queue of resul
 program opens or closes an executor in the pool, or has a result for it. The queue of jobs stays, as
 all that is named does.
 
-Known limits: a worker that is stopped, or whose program is, holds its job until it goes on or is
-killed. The program of a stopped client that holds a lock of the queue is killed after a lease, as
-with all channels (shm/clients/membership.py).
+Known limits: a stopped worker holds its job until it goes on or is killed. A stopped process that
+holds the lock of the queue of jobs is killed after a lease, as with all channels
+(shm/clients/membership.py).
 """
 
 from __future__ import annotations
