@@ -321,7 +321,7 @@ def noted(path: Path) -> list[str]:
 def test_futures_of_living_programs_are_resolved_whatever_is_killed(
     pool: limpet.Pool, tmp_path: Path
 ) -> None:
-    ran, resolved, stop = (tmp_path / name for name in ("ran", "resolved", "stop"))
+    ran, resolved, stop, over = (tmp_path / name for name in ("ran", "resolved", "stop", "over"))
 
     def submit(workers: int) -> dict[str, int]:
         with executor(pool, workers, retries=100) as here:
@@ -334,7 +334,7 @@ def test_futures_of_living_programs_are_resolved_whatever_is_killed(
 
     def work() -> None:
         with executor(pool, 2, retries=100) as here:
-            until(stop.exists, within_s=10 * PATIENCE_S)
+            until(over.exists, within_s=10 * PATIENCE_S)
             here.shutdown()
 
     roles: list[Callable[[], object]] = [lambda: submit(0), lambda: submit(1), work, work, work]
@@ -347,6 +347,8 @@ def test_futures_of_living_programs_are_resolved_whatever_is_killed(
             programs[victim] = stack.enter_context(children([roles[victim]]))[0]
         stop.touch()
         counts = [pickle.loads(out.read()) for _, out in programs[:2]]
+        # ORDER: after the programs that submit, of which one has no workers.
+        over.touch()
         assert [exit_code(pid) for pid, _ in programs] == [0] * len(roles)
     for found in counts:
         assert (found["calls"], found["queued"]) == (found["done"], 0)
