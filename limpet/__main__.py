@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "rename": ("cli.values", "Give a store another name."),
     "replace-node": ("cli.pools", "Give a lost memory node new memory, and fill it."),
     "watch": ("cli.pools", "Recover dead clients promptly."),
+    "worker": ("cli.worker", "Run calls of a named executor."),
 }
 """Of each command the module in limpet that has it, under its name, and a short help."""
 

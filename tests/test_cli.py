@@ -57,7 +57,7 @@ def test_every_command_has_help() -> None:
     assert list(COMMANDS) == [
         "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
         "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "put", "rack", "rename",
-        "replace-node", "watch",
+        "replace-node", "watch", "worker",
     ]  # fmt: skip
     shown = run("--help").output
     for command, (_, text) in COMMANDS.items():

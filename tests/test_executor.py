@@ -23,7 +23,7 @@ from kit.processes import gather
 from rich.console import Console
 
 import limpet
-from limpet.executor.worker import JOBS, RESULTS, Worker
+from limpet.executor.worker import Place, Worker, jobs_of
 from limpet.shm.backends.location import SHM_DIR
 
 PATIENCE_S = 60.0
@@ -204,11 +204,11 @@ def test_shutdown_cancels_what_no_worker_has(tmp_path: Path) -> None:
 def test_a_worker_looks_at_its_parent_no_more_when_it_leaves_the_pool(pools: Any) -> None:
     """Its thread would find the pool closed, and say so on stderr."""
     pool = pools()
-    for name in (JOBS, RESULTS):
-        pool.queue(name, acks=name == JOBS)
+    pool.queue(jobs_of(""), acks=True)
+    ident = pool.membership.ident
 
     def life() -> bool:
-        worker = Worker(pool.url, pool.membership.ident)
+        worker = Worker(Place(pool.url, "", ident, b"", None))
         looked = worker.watcher.is_alive()
         worker.leave()
         return looked and not worker.watcher.is_alive() and worker.pool.closed

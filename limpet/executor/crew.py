@@ -6,6 +6,12 @@ process, and can be cancelled. Futures are set when the crew's lock is given bac
 may submit. A signal handler may raise in `submit`: what it cuts off there is done again, or dropped
 whole. The collector ends when the executor was shut down, or is garbage, or the main thread has
 ended, and all futures are done; then it ends the workers, and removes the pool.
+
+Of a named executor, it closes its handle of the pool instead. How many workers all programs have,
+no program knows; but it sees how many jobs are held, one by each worker that is busy. So a program
+may have twice as many jobs in the queue, and, while few are held, as many as its own workers need:
+where all of its jobs are held, it puts more. Any collector takes dead letters, of calls of all
+programs, and tells the program that submitted the call.
 """
 
 from __future__ import annotations
@@ -25,24 +31,37 @@ from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
+from limpet.executor.replies import BYTES, Replies
 from limpet.executor.worker import (
+    DIED,
     ERROR,
-    JOBS,
-    NUMBER_SIZE,
+    HEADER,
+    NUMBER,
     REFUSED,
-    RESULTS,
+    RESULT,
     STARTED,
     STOP,
     TICK_S,
+    Place,
+    jobs_of,
+    main_token,
     work,
 )
 from limpet.shm.destroying import destroy
-from limpet.shm.errors import LimpetError, StoreFull, WorkerDied
+from limpet.shm.errors import ClientError, LimpetError, StoreFull, StoreMismatch, WorkerDied
+from limpet.stores.channels.jobs.job_queue import JobQueue
 from limpet.stores.pool import Pool
 
-BYTES: Final = "bytes"
+RETRIES: Final = 3
 AHEAD: Final = 2
 """Jobs in the queue for each worker."""
+FEW: Final = 4
+AHEAD_MAX: Final = 256
+"""A program has at least, and at most, so many jobs in the queue of a named executor."""
+PLACES: Final = 1024
+"""Of that queue."""
+ITEM_SIZE: Final = 192
+"""Bytes of a call, with its header, that lies in the queue; longer ones are objects."""
 STARTS: Final = 10
 """Times the number of workers: so many that end before they have started break the executor."""
 TAKEN: Final = 64
@@ -68,12 +87,21 @@ class _Call:
 class Crew:
     """The pool, the workers and the collector of an executor, which they outlive."""
 
-    def __init__(self, workers: int, context: BaseContext, retries: int, memory: Any, work: Any):
+    def __init__(
+        self,
+        workers: int,
+        context: BaseContext,
+        retries: int | None,
+        memory: Any,
+        work: Any,
+        url: str,
+        name: str,
+    ):
+        """`url`: of the pool of an executor that has a `name`; one without makes its own pool."""
         self.workers = workers
         self.context: Any = context
-        self.retries = retries
         self.arguments = work
-        self.url = f"shm://executor-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = name
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self.numbers = itertools.count(1)
@@ -90,25 +118,65 @@ class Crew:
         self.broken: BaseException | None = None
         self.stopping = False
         places = AHEAD * workers + workers
-        self.pool = Pool.create(self.url, nodes=1, node_size=memory, clients=4 * workers + 4)
+        if name:
+            self.pool = Pool.open(url)
+        else:
+            own = f"shm://executor-{os.getpid()}-{secrets.token_hex(4)}"
+            self.pool = Pool.create(own, nodes=1, node_size=memory, clients=4 * workers + 4)
+        self.url = self.pool.url
+        self.ident = self.pool.membership.ident
+        self.main = main_token()
+        self.replies = Replies(self.pool, self.ident)
+        self.stop_pipe: tuple[Any, ...] = self.context.Pipe(duplex=False) if name else ()
         made = False
         try:
-            self.jobs = self.pool.queue(
-                JOBS, places, codec=BYTES, acks=True, max_deliveries=retries + 1
-            )
-            self.results = self.pool.queue(RESULTS, 2 * places, codec=BYTES)
+            self.jobs = self._open_jobs(retries, PLACES if name else places)
+            self.retries = self.jobs.parameters["max_deliveries"] - 1
+            self.results = self.replies.make(2 * (AHEAD_MAX if name else places))
+            if name:
+                self.replies.sweep()
             made = True
         finally:
             if not made:
                 self.remove()
         self.collector = threading.Thread(target=self._collect, name="limpet-executor")
         self.collector.start()
+        if name:
+            with self.lock:
+                self._man()
+
+    def _open_jobs(self, retries: int | None, places: int) -> JobQueue:
+        """The queue of calls. StoreMismatch: other programs use it with other `retries`."""
+        name = jobs_of(self.name)
+        given = {"max_deliveries": None if retries is None else retries + 1}
+        usual = {
+            "maxsize": places, "item_size": ITEM_SIZE, "codec": BYTES,
+            "max_deliveries": RETRIES + 1, "visibility_timeout": 0.0,
+        }  # fmt: skip
+        try:
+            jobs: JobQueue = self.pool.channels.attach(JobQueue, name, given, usual)
+        except StoreMismatch as error:
+            there = self.pool.channels.parameters_of(JobQueue, name).get("max_deliveries")
+            if retries is None or there in (None, retries + 1):
+                raise
+            raise StoreMismatch(
+                f"{self.url}: the executor {self.name!r} has retries={there - 1}, not {retries}; "
+                "all its programs give the same, or none"
+            ) from error
+        return jobs
 
     def remove(self) -> None:
-        """Remove the pool."""
+        """Remove the pool; or leave that of others, without what is left of dead programs."""
+        if self.name:
+            with contextlib.suppress(LimpetError):
+                self.replies.remove(self.ident)
+                self.replies.sweep()
+            for end in self.stop_pipe:
+                end.close()
         self.pool.close()
-        with contextlib.suppress(LimpetError):
-            destroy(self.url)
+        if not self.name:
+            with contextlib.suppress(LimpetError):
+                destroy(self.url)
 
     def submit(self, call: tuple[Any, ...]) -> Future[Any]:
         """A call's future. With the lock."""
@@ -117,7 +185,8 @@ class Crew:
         future: Future[Any] = Future()
         number = next(self.numbers)
         try:
-            data = number.to_bytes(NUMBER_SIZE, "little") + bytes(ForkingPickler.dumps(call))
+            header = HEADER.pack(number, self.ident, self.main)
+            data = header + bytes(ForkingPickler.dumps(call))
         except Exception as error:
             future.set_exception(error)
             return future
@@ -161,9 +230,17 @@ class Crew:
                 return
             outcome()
 
+    def _ahead(self) -> int:
+        """How many jobs this program may have in the queue."""
+        if not self.name:
+            return AHEAD * self.workers
+        held = self.jobs.counts()["held"]
+        return min(AHEAD_MAX, max(FEW, AHEAD * max(self.workers, held)))
+
     def _feed(self) -> None:
         """Put calls into the queue. With the lock."""
-        while self.waiting and self.queued < AHEAD * self.workers:
+        ahead = self._ahead() if self.waiting else 0
+        while self.waiting and self.queued < ahead:
             # ORDER: taken away when it is in the queue: one that is there twice has one result.
             number = self.waiting[0]
             call = self.calls.get(number)
@@ -190,11 +267,13 @@ class Crew:
             self.waiting.popleft()
 
     def _man(self) -> None:
-        """Start workers, as many as there is work for. With the lock."""
-        while len(self.processes) < min(self.workers, len(self.calls)):
-            process = self.context.Process(
-                target=work, args=(self.url, self.pool.membership.ident, *self.arguments)
-            )
+        """Start workers, as many as there is work for; all, where other programs may have some.
+        With the lock."""
+        wanted = self.workers if self.name else min(self.workers, len(self.calls))
+        while len(self.processes) < wanted:
+            stop = self.stop_pipe[0] if self.name else None
+            place = Place(self.url, self.name, self.ident, self.main, stop)
+            process = self.context.Process(target=work, args=(place, *self.arguments))
             try:
                 process.start()
             except (
@@ -214,6 +293,8 @@ class Crew:
                 with contextlib.suppress(queue.Empty):
                     found = self.results.get_many(TAKEN, timeout=TICK_S)
                 with self.lock:
+                    if self.pool.membership.ident != self.ident:
+                        raise ClientError("this program was declared dead, and its results dropped")
                     for data in found:
                         self._note(data)
                         self.results.task_done()
@@ -235,8 +316,8 @@ class Crew:
 
     def _note(self, data: bytes) -> None:
         """A worker has sent this."""
-        number = int.from_bytes(data[:NUMBER_SIZE], "little")
-        kind, payload = data[NUMBER_SIZE : NUMBER_SIZE + 1], data[NUMBER_SIZE + 1 :]
+        (number,) = NUMBER.unpack_from(data)
+        kind, payload = data[NUMBER.size : NUMBER.size + 1], data[NUMBER.size + 1 :]
         if kind == STARTED:
             self.unstarted = 0
         elif kind == REFUSED:
@@ -258,11 +339,20 @@ class Crew:
         if call is None:
             return
         self.queued -= 1
+        tell: Callable[[Any], None] = call.future.set_result
+        found: Any
         try:
-            found = self._loaded(payload) if kind == ERROR else pickle.loads(payload)
+            if kind == DIED:
+                found = WorkerDied(
+                    f"each of the {int(payload)} workers that had this call died in it; "
+                    f"retries={self.retries}"
+                )
+            else:
+                found = self._loaded(payload) if kind == ERROR else pickle.loads(payload)
+            if kind != RESULT:
+                tell = call.future.set_exception
         except BaseException as error:  # its class cannot be imported here, say
-            kind, found = ERROR, error
-        tell = call.future.set_exception if kind == ERROR else call.future.set_result
+            found, tell = error, call.future.set_exception
         self.outcomes.append(partial(tell, found))
 
     def _reap(self) -> None:
@@ -273,22 +363,11 @@ class Crew:
             self.processes.remove(process)
             self.unstarted += process.exitcode != 0
             self.died += process.exitcode != 0
-        if not ended:
-            return
-        self.jobs.give_back()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                letter = self.jobs.dead_letters.get_nowait()
-                number = int.from_bytes(letter.value[:NUMBER_SIZE], "little")
-                letter.ack()
-                if (call := self.calls.pop(number, None)) is not None:
-                    self.queued -= 1
-                    error = WorkerDied(
-                        f"each of the {letter.deliveries} workers that had this call died in it; "
-                        f"retries={self.retries}"
-                    )
-                    self.outcomes.append(partial(call.future.set_exception, error))
-        if self.unstarted >= STARTS * self.workers:
+        if ended:
+            self.jobs.give_back()
+        if ended or (self.name and self.jobs.counts()["dead"]):
+            self._bury()
+        if ended and self.unstarted >= STARTS * self.workers:
             self._break(
                 RuntimeError(
                     f"{self.unstarted} workers ended before they had started, the last one with "
@@ -296,6 +375,22 @@ class Crew:
                     "forkserver does so under `if __name__ == '__main__':`"
                 )
             )
+
+    def _bury(self) -> None:
+        """Tell programs which of their calls were delivered too often. With the lock."""
+        letters: list[Any] = []
+        with contextlib.suppress(queue.Empty):
+            letters = self.jobs.deliver(TAKEN, True, 0.0)
+        for letter in letters:
+            number, ident, _ = HEADER.unpack_from(letter.value)
+            text = str(letter.deliveries).encode()
+            if ident == self.ident:
+                self._end(number, DIED, text)
+                letter.ack()
+                continue
+            # Without room for it, the letter is given back.
+            with contextlib.suppress(queue.Full), letter:
+                self.replies.put(ident, NUMBER.pack(number) + DIED + text)
 
     def _break(self, error: BaseException) -> None:
         """Fail all calls: no worker can be had."""
@@ -312,8 +407,15 @@ class Crew:
     def _dismiss(self) -> None:
         """End the workers, and remove the pool."""
         try:
-            with contextlib.suppress(queue.Full):
-                self.jobs.put_many([STOP] * len(self.processes), False)
+            if self.name:
+                # ORDER: before the wait for workers, which may run long calls of other programs:
+                # no other worker waits meanwhile for room for results that nobody reads.
+                with contextlib.suppress(LimpetError):
+                    self.replies.remove(self.ident)
+                self.stop_pipe[1].send_bytes(b"end")
+            else:
+                with contextlib.suppress(queue.Full):
+                    self.jobs.put_many([STOP] * len(self.processes), False)
             for process in self.processes:
                 while process.exitcode is None:
                     process.join(TICK_S)
