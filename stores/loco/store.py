@@ -122,10 +122,13 @@ class Kvstore(InlineStore):
         while start < len(pairs):
             start = self._put_some(pairs, start)
 
+    def _put_once(self, pairs: Any, start: int, left: list[int]) -> int:
+        return self.updates.put(pairs, start, left)
+
     def _put_some(self, pairs: Any, start: int) -> int:
         """Put the pairs from `start` on that make a batch; which pair comes next."""
         left: list[int] = []
-        end: int = self.within(self.updates.put, pairs, start, left)
+        end: int = self.within(self._put_once, pairs, start, left)
         self.operations += end - start - len(left)
         for at in left:
             key, value = pairs[at]
