@@ -503,7 +503,9 @@ def store_words(store: Any, key: bytes) -> tuple[int, int]:
             break
     ident = store.endpoint.load(base)
     writer = store.client.ident >> INCARNATION_BITS
-    pointers = [base + 8 * (2 + 8 + 2 * writer + side) for side in range(2)]
+    place = store.register.place
+    assert store.register.recycling.visit(reference)
+    pointers = [place.pointer(0, writer, side) for side in range(2)]
     return next(at for at in pointers if store.endpoint.load(at) == ident), base + 8 * (2 + writer)
 
 
