@@ -318,7 +318,9 @@ class SafeGuess(Protocol):
             if outcome != DONE:
                 return outcome
             m = quorum.top
-            value = quorum.value_of(m)
+            before = None if seen is None else seen.get(writer_of(m))
+            again = before is not None and before[0] == stamp_of(m)
+            value = before[1] if before is not None and again else quorum.value_of(m)
             if value is None:
                 attempt = attempt + 1 if m == missed else 0
                 missed = m
@@ -330,8 +332,7 @@ class SafeGuess(Protocol):
                 return DONE
             if seen is None:
                 seen = {}
-            before = seen.get(writer_of(m))
-            if before is not None and before[0] == stamp_of(m):  # line 18
+            if again:  # line 18
                 if self.lock.try_lock(m, READ):  # line 19
                     self._verify_read(m, value)  # line 20
                     return DONE  # line 21
