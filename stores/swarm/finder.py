@@ -23,8 +23,8 @@ from limpet.stores.swarm.layout import (
     PLACED_MASK,
     PLACED_SHIFT,
 )
-from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.registers import Register, Registers, area_of, first_of
+from limpet.stores.swarm.row import Row
 
 
 class Finder:

@@ -30,6 +30,7 @@ from limpet.stores.swarm.layout import (
     IN_PLACE_MAX,
     IN_PLACE_WORDS,
     REFUSED,
+    ROW,
     TIME_MAX,
     VERIFIED,
 )

@@ -28,13 +28,13 @@ The words stand in the order in which operations need them:
 Writers of each word. The row of a writer is its word in M (shared, with fewer words than writers)
 and its two pointers (row.py); only that client writes tuples there, its own and copies of those
 that it writes back, each with a buffer of its own. Others empty a pointer and set the VERIFIED bit.
-A lock is changed by its writer and by readers. The words in place are written by any client, plainly,
-after its tuple is at a majority: nothing depends on them, as stamp and hash, or the header of the
-buffer, say whether they are right.
+A lock is changed by its writer and by readers. The words in place are written by any client,
+plainly, after its tuple is at a majority: nothing depends on them, as stamp and hash, or the header
+of the buffer, say whether they are right.
 
-A kill leaves in place: nothing, an older value, or a torn one, which the hash rejects. The next READ
-that finds its value missing in place puts it there, in the background: so a stopped writer, a lost
-node or a replaced one costs each key one READ with a second round trip.
+A kill leaves in place: nothing, an older value, or a torn one, which the hash rejects. The next
+READ that finds its value missing in place puts it there, in the background: so a stopped writer, a
+lost node or a replaced one costs each key one READ with a second round trip.
 
 The words do not begin a cache line: to reserve what that takes costs a key with values of 1 KiB and
 four writers 7,649 bytes instead of 7,121, and saves a read at most one line.

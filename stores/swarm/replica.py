@@ -26,9 +26,9 @@ The hash is XXH64 of the value, seeded by the three words before it: a value is 
 in a buffer, when its hash holds and its stamp is the one looked for. So a reader rejects torn
 values, and values in memory that was used again (trap S6).
 
-In place (layout.py) stands the value of the tuple written last, if there is room, or the reference of
-a buffer that has it. The reference is no pointer of the register: the buffer may be free by now, or
-have another value, which its header shows.
+In place (layout.py) stands the value of the tuple written last, if there is room, or the reference
+of a buffer that has it. The reference is no pointer of the register: the buffer may be free by now,
+or have another value, which its header shows.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Replica:
                 self.front[index] = 0
 
     def read_pointers(self) -> None:
-        """Read all pointers; they are zeros if its node is lost."""
+        """Read all pointers; they are zeros if its node is lost, and so are its words."""
         count = 2 * self.register.writers
         there = not self.failed()
         try:
@@ -290,6 +290,8 @@ class Replica:
         if not there:
             for index in range(count):
                 self.pointers[index] = 0
+            for index in range(self.register.width):
+                self.front[index] = 0
         self.rows = ALL_ROWS
 
     def word(self, index: int) -> int:

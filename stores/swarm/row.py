@@ -292,7 +292,6 @@ class Row:
                 self.give_up(replica.k, row, reference)
 
     def _recycle_own(self, own: int, buffer: Buffer) -> None:
-        self.quorum.need_row(own)
         for side in range(2):
             first = 0
             for n in range(self.quorum.read):
@@ -429,9 +428,7 @@ class Row:
             if not reference and replica.metadata(self.writer) == own:
                 reference = replica.named(self.writer, side_of(own))
                 first = k
-        value = (
-            self.buffers.read(reference, stamp_of(own), first, UNKNOWN) if reference else None
-        )
+        value = self.buffers.read(reference, stamp_of(own), first, UNKNOWN) if reference else None
         if value is None:
             return 0
         self.spare.reference = reference

@@ -58,7 +58,8 @@ class Recycling:
                 sizes = self.endpoint.load(address)
             except NodeFailed:
                 continue
-            return self.register.open(reference, sizes)
+            if self.register.open(reference, sizes):
+                return True
         return False
 
     def visit_home(self, link_address: int) -> bool:
