@@ -664,7 +664,7 @@ BYTES_READ = {
     "clover": {"get": 3 * 8 + 32, "miss": 0, "large get": 3 * 8 + 4096 + 20_000},
     # the words of a register for 8 writers up to the value in place, and the rest of a line; of a
     # value that is not there, then the header of its buffer, and the value
-    "swarm": {"get": 8 * 13 + 16, "miss": 264, "large get": 8 * 13 + 48 + 32 + 20_000},
+    "swarm": {"get": 8 * 13 + 32, "miss": 264, "large get": 8 * 13 + 48 + 32 + 20_000},
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},

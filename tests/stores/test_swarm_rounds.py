@@ -381,8 +381,8 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         if there == 0:
             assert first == 1
         elif there < majority:
-            # read, pointer, value, copy; value; read, TRYLOCK
-            assert first == 7
+            # read; our row; pointer, value, copy; value; read, TRYLOCK
+            assert first == 8
         elif there == majority and number == 2 * majority + 1:
             assert first == 5  # read, pointer, value; read, TRYLOCK
         else:
