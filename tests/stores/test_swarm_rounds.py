@@ -388,7 +388,8 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         else:
             assert first <= 3  # VERIFIED, and perhaps not in place yet
         assert get_trips(store, b"k", value) == 1
-        assert update_trips(store, b"k", b"other") == 1
+        # beside a copy, M alone does not show which side of the row is empty
+        assert update_trips(store, b"k", b"other") == (2 if 0 < there < majority else 1)
         assert writer.go()
         assert get_trips(store, b"k", b"other") <= 3  # it may have put its own value in place
         assert get_trips(store, b"k", b"other") == 1
