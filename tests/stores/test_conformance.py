@@ -708,7 +708,7 @@ BYTES_WRITTEN = {
     "fusee-cr": _WRITTEN,
     "fusee-nc": _WRITTEN,
     "clover": {"get": 0, "miss": 0, "insert": 40 + 4, "update": 40 + 4, "delete": 0},
-    "swarm": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 37 + 80, "update": 32 + 8, "delete": 0},
+    "swarm": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 37 + 64, "update": 32 + 8, "delete": 0},
     "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 22, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
     # journal: group, states, step and redo image; entry, version and CRC
