@@ -34,7 +34,7 @@ of the buffer, say whether they are right.
 
 A kill leaves in place: nothing, an older value, or a torn one, which the hash rejects. The next
 READ that finds its value missing in place puts it there, in the background: so a stopped writer, a
-lost node or a replaced one costs each key one READ with a second round trip.
+lost node or a replaced one costs each key one READ with two more round trips.
 
 The words do not begin a cache line: to reserve what that takes costs a key with values of 1 KiB and
 four writers 7,649 bytes instead of 7,121, and saves a read at most one line.
