@@ -232,11 +232,12 @@ class Replica:
         return self.endpoint.failed(self.register.bases[self.k])
 
     def read(self, what: int) -> None:
-        """Read WORDS, ROW or WHOLE; the pointers are there after `wait`."""
+        """Read WORDS, ROW or WHOLE."""
         self.count = self.register.count(self.k, what)
         self.rows = 0
         self.endpoint.read_words(self.register.bases[self.k], self.front, self.count, 0)
-        self._post_row(what)
+        if what == ROW and self.register.own >= 0:
+            self.read_row(self.register.own)
 
     def post(self, what: int) -> None:
         """Post `read`."""
