@@ -6,12 +6,15 @@ from limpet.stores.swarm.max_register cimport Insistence, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
+from limpet.stores.swarm.words cimport is_tombstone, side_of, time_of, tuple_word
 
 cdef class Abd(Protocol):
     cdef Insistence insistence
 
-    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, held=int, ahead=int, time=u64, w=u64)
+    @cython.locals(
+        quorum=Quorum, row=Row, known=bint, writer=int, outcome=int, held=int, ahead=int, time=u64,
+        w=u64,
+    )
     cpdef int write(self, bytes value) except -1
     @cython.locals(quorum=Quorum, ahead=int, n=int, k=int, address=u64)
     cdef int _write_ahead(self, bytes value) except -1

@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, VERIFIED
+from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, ROW, VERIFIED, WORDS
 from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
+from limpet.stores.swarm.words import is_tombstone, side_of, time_of, tuple_word
 
 
 class Abd(Protocol):
@@ -37,18 +37,21 @@ class Abd(Protocol):
     def write(self, value: bytes) -> int:
         """WRITE; 2 round trips. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
         quorum, row = self.quorum, self.row
-        row.known = False
+        known, row.known = row.known, False
         writer = row.identify()
         held = row.acquire(row.buffer, len(value))
         if held < 0:
             return NO_MEMORY
-        outcome = quorum.gather(False, quorum.majority)
+        outcome = quorum.gather(WORDS if known else ROW, quorum.majority)
         ahead = self._write_ahead(value)
         self.endpoint.wait()
         if outcome == DONE and is_tombstone(quorum.top):
             outcome = self.max_register.confirm()
-        if outcome == DONE and not row.take_metadata():
-            outcome = row.repair()
+        if outcome == DONE:
+            if known:
+                row.take_words()
+            elif not row.take_metadata():
+                outcome = row.repair()
         if outcome == DONE:
             w = tuple_word(
                 self.clock.after(time_of(quorum.top)), writer, VERIFIED, writer, row.side
@@ -94,6 +97,8 @@ class Abd(Protocol):
         quorum.write_in_place(row.buffer)
         row.recycle(w, row.buffer)
         row.keep(held, row.buffer)
+        row.known = row.side >= 0
+        row.side = 1 - side_of(w)
         self.endpoint.background(scope)
 
     def read(self) -> int:
@@ -108,6 +113,7 @@ class Abd(Protocol):
             value = quorum.value_of(m)
             if value is not None:
                 self.result = value
+                self.mend(m, value)
                 return DONE
             attempt = attempt + 1 if m == missed else 0
             missed = m

@@ -22,7 +22,7 @@ from limpet.shm.errors import LimpetError
 from limpet.stores.core.status import BATCH
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister
-from limpet.stores.swarm.layout import DONE, NOWHERE, VERIFIED
+from limpet.stores.swarm.layout import DONE, NOWHERE, VERIFIED, WHOLE
 from limpet.stores.swarm.words import is_tombstone
 
 CAPACITY_MOST: Final = 1024
@@ -59,7 +59,7 @@ class BatchRows:
             if not finder.recall(register, keys[row], at) or place.capacity > CAPACITY_MOST:
                 at = NOWHERE
             elif register.quorum.elect():
-                register.quorum.prefetch(place.reference, place.area, place.capacity, place.first)
+                register.quorum.prefetch(place.reference, place.area, place.length, place.first)
             else:
                 at = NOWHERE
             self.at[row] = at
@@ -87,6 +87,7 @@ class BatchReads:
                 register = rows.registers[row]
                 value = self.value_of(register)
                 if value is not None:
+                    register.protocol.mend(register.quorum.top, value)
                     self.finder.note_read(register, DONE, at)
             if value is None:
                 left.append(len(found))
@@ -101,7 +102,7 @@ class BatchReads:
             for row in range(count):
                 if rows.at[row] >= 0:
                     register = rows.registers[row]
-                    register.quorum.post(True)
+                    register.quorum.post(WHOLE)
                     posted = True
             if posted:
                 self.endpoint.wait()

@@ -43,7 +43,7 @@ from limpet.stores.race.batch_puts import BatchPuts
 from limpet.stores.race.slots import Slots
 from limpet.stores.swarm.batch_reads import BatchRows
 from limpet.stores.swarm.key_register import KeyRegister
-from limpet.stores.swarm.layout import DONE, HEADER
+from limpet.stores.swarm.layout import DONE, HEADER, ROW
 from limpet.stores.swarm.words import is_tombstone
 
 SPARE_PLACES: Final = 3
@@ -79,7 +79,7 @@ class BatchWrites(BatchPuts):
             if rows.at[row] < 0 or not register.row.is_writer():
                 batch.states[row] = LEFT
             elif not register.row.known:
-                register.quorum.post(False)
+                register.quorum.post(ROW)
                 unknown += 1
         if unknown:
             self.endpoint.wait()
@@ -188,7 +188,7 @@ class BatchWrites(BatchPuts):
         outcome = protocol.finish(batch.words[row], batch.places[row], doubtful)
         cache = self.finder.cache
         if outcome == DONE:
-            register.row.note(cache.words, self.rows.at[row])
+            self.finder.note_write(register, self.rows.at[row])
             batch.states[row] = MADE
         else:
             cache.drop(batch.keys[row])

@@ -11,7 +11,8 @@ is two adjacent cache lines:
     0     hash of the key, with bit 0 set; 0: the row is empty; LEFT: it is again, and others follow
     1     reference to the register
     2     its ident
-    3     bits 56-63 how often it was looked for; bits 32-55 area; bits 0-31 capacity (registers.py)
+    3     bits 56-63 how often it was looked for; of the register (layout.py): bits 32-55 area, bits
+          14-27 length of the value in place when it was seen last, bits 0-13 capacity
     4     our client id and empty side, if our words of M are known (row.py); or 0
     then  our word of M on each replica
     last  KEY_WORDS: the key, and, in the last byte, its length; LONG: it is in `long_keys`

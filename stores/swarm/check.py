@@ -12,7 +12,6 @@ from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.layout import DELETED, DONE, GONE, VERIFIED
-from limpet.stores.swarm.registers import area_of, first_of
 from limpet.stores.swarm.words import is_tombstone, row_of, side_of, writer_of
 
 if TYPE_CHECKING:
@@ -51,10 +50,7 @@ class RegisterCheck(ReplicatedCheck):
         """Select a register that a slot links to; its key."""
         self.registers.load(reference)
         key: bytes = self.registers.key()
-        ident, capacity = self.registers.word_after_key(0), self.registers.word_after_key(1)
-        first = first_of(reference, self.replicas)
-        self.register.select(reference, area_of(len(key)), ident, capacity, first)
-        self.register.row.forget()
+        self.register.open(self.registers, reference)
         return key
 
     def linked_registers(self) -> list[int]:

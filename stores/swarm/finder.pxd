@@ -26,15 +26,19 @@ cdef class Finder:
     cpdef int forget(self) except -1
     @cython.locals(viewed=u64)
     cpdef int attend(self) except -1
-    @cython.locals(at='long long', reference=u64, shape=u64, area=u64, capacity=u64, first=int)
+    @cython.locals(at='long long', reference=u64, shape=u64, area=u64, length=u64)
     cdef long long prefetch(self, bytes key) except -2
-    @cython.locals(reference=u64, ident=u64, shape=u64, area=u64, first=int)
+    @cython.locals(
+        reference=u64, ident=u64, shape=u64, area=u64, length=u64, capacity=u64, first=int
+    )
     cpdef bint recall(self, KeyRegister register, bytes key, long long at) except -1
     @cython.locals(register=Register, at='long long')
     cdef long long remember_register(self, bytes key) except -2
+    cpdef int note_write(self, KeyRegister register, long long at) except -1
+    @cython.locals(shape=u64)
+    cdef int _note_length(self, Register place, long long at) except -1
     @cython.locals(row=Row)
     cpdef int note_read(self, KeyRegister register, int outcome, long long at) except -1
+    cdef int _note_row(self, Row row, long long at) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)
     cdef u64 seek(self, Place place, bytes key) except? 0
-    @cython.locals(ident=u64, capacity=u64, first=int)
-    cdef int _select(self, bytes key, u64 reference) except -1

@@ -15,8 +15,16 @@ from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.swarm.cache import LocationCache
 from limpet.stores.swarm.key_register import KeyRegister
-from limpet.stores.swarm.layout import CAPACITY_MASK, DONE, IN_PLACE_LEAST
-from limpet.stores.swarm.registers import Registers, area_of, first_of
+from limpet.stores.swarm.layout import (
+    AREA_SHIFT,
+    CAPACITY_MASK,
+    DONE,
+    IN_PLACE_LEAST,
+    PLACED_MASK,
+    PLACED_SHIFT,
+)
+from limpet.stores.swarm.registers import Register, Registers, area_of, first_of
+from limpet.stores.swarm.row import Row
 
 
 class Finder:
@@ -61,10 +69,10 @@ class Finder:
         if at >= 0:
             reference = self.cache.words[at + 1]
             shape = self.cache.words[at + 3]
-            area = shape >> 32 & 0xFF_FFFF
-            capacity = shape & CAPACITY_MASK
+            area = shape >> AREA_SHIFT & 0xFF_FFFF
+            length = shape >> PLACED_SHIFT & CAPACITY_MASK
             self.register.quorum.prefetch(
-                reference, area, capacity, first_of(reference, self.replicas)
+                reference, area, length, first_of(reference, self.replicas)
             )
         return at
 
@@ -75,10 +83,11 @@ class Finder:
         reference = self.cache.words[at + 1]
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
-        area = shape >> 32 & 0xFF_FFFF
-        register.select(
-            reference, area, ident, shape & CAPACITY_MASK, first_of(reference, self.replicas)
-        )
+        area = shape >> AREA_SHIFT & 0xFF_FFFF
+        length = shape >> PLACED_SHIFT & CAPACITY_MASK
+        capacity = shape & CAPACITY_MASK
+        first = first_of(reference, self.replicas)
+        register.select(reference, area, ident, capacity, length, first)
         register.row.recall(self.cache.words, at)
         return True
 
@@ -89,23 +98,40 @@ class Finder:
         if at >= 0:
             self.cache.words[at + 1] = register.reference
             self.cache.words[at + 2] = register.ident
-            self.cache.words[at + 3] = register.area << 32 | register.capacity
+            self.cache.words[at + 3] = (
+                register.area << AREA_SHIFT | register.length << PLACED_SHIFT | register.capacity
+            )
         return at
 
+    def note_write(self, register: KeyRegister, at: int) -> None:
+        """Remember, in an entry of the cache, our row and the value's length after a WRITE."""
+        if at >= 0:
+            register.row.note(self.cache.words, at)
+            self._note_length(register.place, at)
+
+    def _note_length(self, place: Register, at: int) -> None:
+        shape = self.cache.words[at + 3]
+        if shape >> PLACED_SHIFT & CAPACITY_MASK != place.length:
+            self.cache.words[at + 3] = shape & ~PLACED_MASK | place.length << PLACED_SHIFT
+
     def note_read(self, register: KeyRegister, outcome: int, at: int) -> None:
-        """Remember, in an entry of the cache, the state of our row after a READ of its register, so
-        that the next WRITE need not read it."""
+        """Remember, in an entry of the cache, the value's length after a READ of a register, and
+        the state of our row, so that the next WRITE need not read it."""
         row = register.row
         if at >= 0 and row.wrote:
             self.cache.words[at + 4] = 0  # there is a copy in our row
-        elif (
-            self.guesses  # else a WRITE looks in any case
-            and at >= 0
-            and outcome == DONE
-            and (self.shared or not row.known)
-            and row.is_writer()
-        ):
-            row.known = row.take_metadata()
+        if at >= 0 and outcome == DONE:
+            self._note_length(register.place, at)
+            if self.guesses and not row.wrote and row.is_writer():  # else a WRITE looks in any case
+                self._note_row(row, at)
+
+    def _note_row(self, row: Row, at: int) -> None:
+        """Remember what the words read show of our row: all, or, if others have its word of M, too,
+        only that word."""
+        if self.shared and row.known:
+            row.take_words()
+            row.note(self.cache.words, at)
+        elif not self.shared and not row.known and row.infer():
             row.note(self.cache.words, at)
 
     # ---- places in the index --------------------------------------------------------------------
@@ -127,15 +153,7 @@ class Finder:
                 self.logged.load(reference)
                 if self.logged.key_is(key):
                     place.word = word
-                    self._select(key, reference)
+                    self.register.open(self.logged, reference)
                     return self.index.address(place, index)
                 self.endpoint.wait()
         return 0
-
-    def _select(self, key: bytes, reference: int) -> None:
-        """Select the register of a key, whose object has just been read."""
-        ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
-        self.register.select(
-            reference, area_of(len(key)), ident, capacity, first_of(reference, self.replicas)
-        )
-        self.register.row.forget()

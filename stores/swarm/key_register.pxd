@@ -32,11 +32,15 @@ cdef class KeyRegister:
     cdef readonly Tombstone tombstone
     cdef readonly Recycling recycling
     cdef u64[::1] words
+    cdef u64[::1] pointers
 
-    cpdef int select(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
+    cpdef int select(
+        self, u64 reference, u64 area, u64 ident, u64 capacity, u64 length, int first
+    ) except -1
+    cpdef int open(self, Registers logged, u64 reference) except -1
     @cython.locals(
-        place=Register, buffer=Buffer, words=u64[::1], fits=bint, group=int, pointers=int,
-        pointer=int, in_place=int, stored=bytes, rest=u64,
+        place=Register, buffer=Buffer, words=u64[::1], fits=bint, group=int, pointer=int,
+        stored=bytes, front=bytes, pointers=bytes,
     )
     cpdef bytes begin(self, u64 word, u64 reference, bytes value)
 

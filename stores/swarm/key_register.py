@@ -30,6 +30,7 @@ from limpet.stores.swarm.layout import (
     IN_PLACE_MAX,
     IN_PLACE_WORDS,
     REFUSED,
+    ROW,
     TIME_MAX,
     VERIFIED,
 )
@@ -60,7 +61,7 @@ class Tombstone:
         """
         quorum, row = self.quorum, self.row
         writer = row.identify()
-        outcome = quorum.gather(False, quorum.majority)
+        outcome = quorum.gather(ROW, quorum.majority)
         quorum.endpoint.wait()
         if outcome != DONE or is_tombstone(quorum.top):
             # One of another client, or one left in our row, which may have no room for a second.
@@ -83,8 +84,9 @@ class KeyRegister:
         self, pool: Any, entry: int, owner: str, parameters: Any, most: int = IN_PLACE_MAX
     ) -> None:
         self.place = Register(
-            pool, entry, parameters.replicas, parameters.writers, parameters.buffers, most
-        )
+            pool, entry, parameters.replicas, parameters.writers, parameters.buffers,
+            parameters.guess, most,
+        )  # fmt: skip
         self.quorum = Quorum(pool, self.place, owner)
         self.row = Row(pool, self.quorum)
         write_back = WriteBack(self.quorum, self.row)
@@ -93,17 +95,28 @@ class KeyRegister:
         self.protocol = protocol(self.max_register, self.quorum, self.row, pool.clock)
         self.tombstone = Tombstone(self.max_register, self.quorum, self.row)
         self.recycling = Recycling(pool, self.quorum)
-        before = 2 + parameters.buffers + 2 * parameters.writers + IN_PLACE_WORDS
-        self.words = array("Q", bytes(8 * before))
-        """The words of a new register that are before its value."""
+        self.words = array("Q", bytes(8 * (self.place.width + IN_PLACE_WORDS)))
+        self.pointers = array("Q", bytes(16 * parameters.writers))
+        """The words of a new register, before and after its value."""
 
-    def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
+    def select(
+        self, reference: int, area: int, ident: int, capacity: int, length: int, first: int
+    ) -> None:
         """Make that register the current one; the caller knows its place in full. It is read next;
         `row.forget` or `row.recall` follows."""
         self.place.select(reference, area)
         self.place.ident = ident
         self.place.capacity = capacity
+        self.place.length = length
         self.place.first = first
+
+    def open(self, logged: Registers, reference: int) -> None:
+        """Make the register current that a slot links to, and that `logged` has loaded; nothing is
+        known of our row."""
+        self.place.open(reference, logged.sizes)
+        self.place.ident = logged.ident(self.place.area)
+        self.place.first = first_of(reference, self.place.replicas)
+        self.row.forget()
 
     def begin(self, word: int, reference: int, value: bytes) -> bytes:
         """Write the first value of the current register, which is new, to its buffer; the words of
@@ -117,17 +130,19 @@ class KeyRegister:
         words[1] = place.capacity
         for group in range(place.buffers):
             words[2 + group] = word
-        pointers = 2 + place.buffers
         for pointer in range(2 * place.writers):
-            words[pointers + pointer] = place.ident
-        words[pointers + 2 * row_of(word) + side_of(word)] = reference
-        in_place = pointers + 2 * place.writers
-        words[in_place] = buffer.header[0] if fits else 0
-        words[in_place + 1] = buffer.header[2] if fits else 0
-        words[in_place + 2] = buffer.header[3] if fits else 0
+            self.pointers[pointer] = place.ident
+        self.pointers[2 * row_of(word) + side_of(word)] = reference
+        words[place.width] = buffer.header[0]
+        words[place.width + 1] = buffer.header[2]
+        words[place.width + 2] = buffer.header[3] if fits else reference
+        place.length = len(value) if fits else 0
         stored = value if fits else b""
-        rest = place.capacity - len(stored) + 8 * place.writers
-        return words_bytes(words, 0, 8 * (in_place + IN_PLACE_WORDS)) + stored + bytes(rest)
+        front = words_bytes(words, 0, 8 * (place.width + IN_PLACE_WORDS))
+        pointers = words_bytes(self.pointers, 0, 16 * place.writers)
+        return b"".join(
+            (front, stored, bytes(place.capacity - len(stored)), pointers, bytes(8 * place.locks))
+        )
 
 
 class NewRegister:
@@ -161,7 +176,7 @@ class NewRegister:
             return False
         area = area_of(len(key))
         ident = self.tables.ticket()
-        register.select(reference, area, ident, capacity, first_of(reference, self.replicas))
+        register.select(reference, area, ident, capacity, 0, first_of(reference, self.replicas))
         register.row.forget()
         word = tuple_word(register.protocol.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0

@@ -45,6 +45,8 @@ cdef class Protocol:
 
     cpdef int read(self) except -1
     cpdef int write(self, bytes value) except -1
+    @cython.locals(quorum=Quorum, row=Row, scope=bint)
+    cdef int mend(self, u64 m, bytes value) except -1
 
 @cython.final
 cdef class Insistence:

@@ -24,7 +24,17 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.layout import AGAIN, DELETED, DONE, GONE, NO_MEMORY, REFUSED
+from limpet.stores.swarm.layout import (
+    AGAIN,
+    DELETED,
+    DONE,
+    GONE,
+    NO_MEMORY,
+    REFUSED,
+    ROW,
+    WHOLE,
+    WORDS,
+)
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer
 from limpet.stores.swarm.row import Row
@@ -51,7 +61,7 @@ class MaxRegister:
         quorum = self.quorum
         attempt = missed = 0
         while True:
-            outcome = quorum.gather(True, quorum.majority)
+            outcome = quorum.gather(WHOLE, quorum.majority)
             self.endpoint.wait()
             if outcome == GONE:
                 return GONE
@@ -69,7 +79,7 @@ class MaxRegister:
     def _least(self) -> int:
         """`read`, without a copy."""
         quorum = self.quorum
-        outcome = quorum.gather(True, quorum.count)
+        outcome = quorum.gather(WHOLE, quorum.count)
         self.endpoint.wait()
         if outcome != DONE:
             return outcome
@@ -91,7 +101,7 @@ class MaxRegister:
         quorum = self.quorum
         attempt = 0
         while True:
-            outcome = quorum.gather(False, quorum.majority)
+            outcome = quorum.gather(WORDS, quorum.majority)
             self.endpoint.wait()
             if outcome != DONE or not is_tombstone(quorum.top):
                 return outcome
@@ -195,6 +205,16 @@ class Protocol:
         """WRITE. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
         raise NotImplementedError
 
+    def mend(self, m: int, value: bytes) -> None:
+        """Put in place the value of the tuple that was read last, VERIFIED, if nothing there leads
+        to it. In the background."""
+        quorum, row = self.quorum, self.row
+        if quorum.missing:
+            scope = self.endpoint.background(True)
+            row.spare.copy_of(quorum.missing, self.register.ident, m, value)
+            quorum.write_in_place(row.spare)
+            self.endpoint.background(scope)
+
 
 class Insistence:
     """Of a WRITE to the current register."""
@@ -213,7 +233,7 @@ class Insistence:
         attempt = 0
         while outcome == DONE:
             row.repair()
-            outcome = quorum.gather(False, quorum.majority)
+            outcome = quorum.gather(ROW, quorum.majority)
             quorum.endpoint.wait()
             if is_tombstone(quorum.top):
                 outcome = self.max_register.confirm()

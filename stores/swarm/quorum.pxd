@@ -26,34 +26,40 @@ cdef class Quorum:
     cdef int valid
     cdef readonly u64 top
     cdef int place
+    cdef u64 missing
     cdef public u64 retries
 
     cdef Replica at(self, int n)
     @cython.locals(k=int, n=int, size=u64)
-    cdef int prefetch(self, u64 reference, u64 area, u64 capacity, int first) except -1
+    cdef int prefetch(self, u64 reference, u64 area, u64 length, int first) except -1
     @cython.locals(k=int, replica=Replica)
-    cdef int gather(self, bint whole, int wanted) except -1
+    cdef int gather(self, int what, int wanted) except -1
     cdef int _outcome(self) noexcept
     @cython.locals(k=int, replica=Replica)
     cdef bint elect(self) except -1
     @cython.locals(n=int, replica=Replica)
-    cdef int post(self, bint whole) except -1
+    cdef int post(self, int what) except -1
     @cython.locals(n=int, wanted=int, replica=Replica)
     cpdef int arrived(self) except -1
     @cython.locals(known=int, n=int)
     cdef bint seen(self) noexcept
     cdef int _note(self, Replica replica) except -1
-    @cython.locals(k=int, replica=Replica)
     cpdef int read_all(self) except -1
+    @cython.locals(k=int, replica=Replica)
+    cdef int read_words(self) except -1
+    @cython.locals(k=int, replica=Replica)
+    cdef int read_pointers(self) except -1
     @cython.locals(least=u64, found=int, n=int)
     cdef int count_at_least(self, u64 word) except -1
     @cython.locals(found=int, n=int)
     cdef int count_above(self, u64 word) except -1
     @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
-    @cython.locals(n=int, there=u64, turn=int, row=u64, reference=u64, replica=Replica)
+    @cython.locals(n=int, there=u64, turn=int, row=int, reference=u64, replica=Replica)
     cdef value_of(self, u64 word)
-    @cython.locals(word=u64, is_number=bint, replica=Replica)
+    @cython.locals(n=int, missing=bint, replica=Replica)
+    cdef int need_row(self, int row) except -1
+    @cython.locals(row=int, word=u64, is_number=bint, replica=Replica)
     cpdef u64 ticket(self) except? 0
     @cython.locals(replica=Replica)
     cdef int write_in_place(self, Buffer buffer) except -1

@@ -25,6 +25,9 @@ from limpet.stores.swarm.layout import (
     GONE,
     IN_PLACE_WORDS,
     REPLICAS_ROW,
+    UNKNOWN,
+    WHOLE,
+    WORDS,
     WRITER_MASK,
 )
 from limpet.stores.swarm.registers import Register
@@ -64,25 +67,27 @@ class Quorum:
         """The greatest tuple that they have."""
         self.place = 0
         """The replica that has the value in place."""
+        self.missing = 0
+        """The buffer of the value that was read last, if nothing in place leads to it; else 0."""
         self.retries = 0
 
     def at(self, n: int) -> Replica:
         """The replica that was read as the one of that number."""
         return self.replicas[self.order[n]]
 
-    def prefetch(self, reference: int, area: int, capacity: int, first: int) -> None:
+    def prefetch(self, reference: int, area: int, length: int, first: int) -> None:
         """Prefetch a register that may be selected and read next. Changes nothing."""
         k = first
         for n in range(self.majority):
-            size = 8 * self.register.width + (0 if n else 8 * IN_PLACE_WORDS + capacity)
+            size = 8 * self.register.width + (0 if n else 8 * IN_PLACE_WORDS + length)
             self.endpoint.prefetch(self.register.heap.replica(reference, k) + area, size)
             k = k + 1 if k + 1 < self.count else 0
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def gather(self, whole: bool, wanted: int) -> int:
-        """Read `wanted` replicas, a majority or, of those in service, all; `top` is the greatest
-        tuple. One phase, not waited for.
+    def gather(self, what: int, wanted: int) -> int:
+        """Read WORDS, ROW or WHOLE of `wanted` replicas, a majority or, of those in service, all;
+        `top` is the greatest tuple. One phase, not waited for.
 
         DONE; GONE: none of them is this register; DELETED: some are not any more. Raises NodeFailed
         when there is no majority.
@@ -98,7 +103,7 @@ class Quorum:
                 if replica.failed():
                     lost = self.register.bases[k] >> NODE_SHIFT
                 else:
-                    replica.read(whole and self.read == 0)
+                    replica.read(WORDS if what == WHOLE and self.read else what)
                     self._note(replica)
             except NodeFailed as error:
                 lost = error.node
@@ -131,11 +136,11 @@ class Quorum:
             k = k + 1 if k + 1 < self.count else 0
         return False
 
-    def post(self, whole: bool) -> None:
+    def post(self, what: int) -> None:
         """Post `gather`, of the replicas that were elected; `arrived` says what came of it."""
         for n in range(self.read):
             replica = self.replicas[self.order[n]]
-            replica.post(whole and n == 0)
+            replica.post(WORDS if what == WHOLE and n else what)
 
     def arrived(self) -> int:
         """After the `wait` for what was posted: the outcome, as of `gather`."""
@@ -163,10 +168,21 @@ class Quorum:
         self.top = max(self.top, self.tops[replica.k])
 
     def read_all(self) -> None:
-        """Read every replica in service; of others it is all zeros."""
+        """Read every replica in service, with all pointers; of others it is all zeros."""
+        self.read_words()
+        self.read_pointers()
+
+    def read_words(self) -> None:
+        """`read_all`, without pointers."""
         for k in range(self.count):
             replica = self.replicas[k]
             replica.read_if_there()
+
+    def read_pointers(self) -> None:
+        """`read_all`, only the pointers."""
+        for k in range(self.count):
+            replica = self.replicas[k]
+            replica.read_pointers()
 
     # ---- the words read -------------------------------------------------------------------------
 
@@ -199,9 +215,11 @@ class Quorum:
 
     def value_of(self, word: int) -> Any:
         """The value of a tuple that was read; None: it was given up, as a greater one is there.
+        `missing` says whether it is to be put in place.
 
-        A phase of its own unless the value is in place.
+        A phase of its own unless the value is in place; three if nothing in place leads to it.
         """
+        self.missing = 0
         replica = self.replicas[self.place]
         value = replica.read_in_place(stamp_of(word))
         if value is None:
@@ -212,15 +230,31 @@ class Quorum:
                     # its writer may name it on the other side, if the first pointer was in use
                     if stamp_of(there) == stamp_of(word) and value is None:
                         row = row_of(there) % self.register.writers
+                        if replica.read_row(row):
+                            self.endpoint.wait()
                         reference = replica.named(row, side_of(there) ^ turn)
-                        value = self.buffers.read(reference, stamp_of(word), replica.k)
+                        value = self.buffers.read(reference, stamp_of(word), replica.k, UNKNOWN)
+                        self.missing = reference
             self.endpoint.wait()
         return value
+
+    def need_row(self, row: int) -> None:
+        """Have the pointers of a row on the replicas that were read; a phase, unless they are
+        there."""
+        missing = False
+        for n in range(self.read):
+            replica = self.replicas[self.order[n]]
+            missing = replica.read_row(row) or missing
+        if missing:
+            self.endpoint.wait()
 
     def ticket(self) -> int:
         """The number of the tombstone that was read, which its author writes to the slot; or 0."""
         replica = self.replicas[self.where(self.top)]
-        word = replica.pointer(row_of(self.top) % self.register.writers, side_of(self.top))
+        row = row_of(self.top) % self.register.writers
+        if replica.read_row(row):
+            self.endpoint.wait()
+        word = replica.pointer(row, side_of(self.top))
         is_number = word >> 48 & 0xFF == VACANT_CLASS and word != self.register.ident
         return word if is_number and is_tombstone(self.top) else 0
 

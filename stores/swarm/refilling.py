@@ -49,12 +49,11 @@ def level(recycling: Recycling, reference: int, node: int) -> None:
     _require_service(quorum, there)
     target = quorum.replicas[new]
     place.ident = target.word(0)
-    place.capacity = target.word(1)
     words = [max(replica.metadata(row) for replica in there) for row in range(place.buffers)]
-    for row in range(place.writers):
-        for side in range(2):
-            words.append(_pointer(place.ident, there, row, side))
-    for at, pointer in enumerate(words[place.buffers :]):
+    pointers = [
+        _pointer(place.ident, there, row, side) for row in range(place.writers) for side in range(2)
+    ]
+    for at, pointer in enumerate(pointers):
         if pointer >> 48 & 0xFF != VACANT_CLASS:
             top = words[at // 2 % place.buffers]
             leads = (row_of(top), side_of(top)) == divmod(at, 2)
@@ -62,8 +61,10 @@ def level(recycling: Recycling, reference: int, node: int) -> None:
             _copy_buffer(quorum, there, pointer & REFERENCE_MASK, new, wanted)
     endpoint = place.heap.endpoint
     endpoint.write(place.address(new) + 16, np.array(words, dtype="<u8"))
-    locks = [_lock(quorum, there, writer) for writer in range(place.writers)]
-    endpoint.write(place.lock(new, 0), np.array(locks, dtype="<u8"))
+    endpoint.write(place.pointer(new, 0, 0), np.array(pointers, dtype="<u8"))
+    if place.locks:
+        locks = [_lock(quorum, there, writer) for writer in range(place.locks)]
+        endpoint.write(place.lock(new, 0), np.array(locks, dtype="<u8"))
 
 
 def _require_service(quorum: Quorum, there: list[Replica]) -> None:

@@ -4,8 +4,8 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.core.object_layout cimport HEADER as OBJECT_HEADER, IMAGE_SIZE, KEY_MAX
-from limpet.stores.fusee.links cimport BUFFER, KEY_OFFSET
+from limpet.stores.core.object_layout cimport IMAGE_SIZE, KEY_MAX
+from limpet.stores.fusee.links cimport BUFFER, ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.swarm.layout cimport *
 
@@ -23,19 +23,25 @@ cdef class Register:
     cdef readonly int replicas
     cdef readonly int writers
     cdef readonly int buffers
-    cdef readonly int pointers
+    cdef readonly int locks
     cdef readonly int width
     cdef readonly int words_max
+    cdef public int own
     cdef u64[::1] bases
     cdef public u64 reference
     cdef public u64 area
     cdef readonly u64 node
     cdef public u64 ident
     cdef public u64 capacity
+    cdef public u64 length
     cdef public int first
 
     @cython.locals(row=u64, k=int)
     cpdef int select(self, u64 reference, u64 area) except -1
+    @cython.locals(least=u64, room=u64)
+    cpdef bint open(self, u64 reference, u64 sizes) except -1
+    @cython.locals(least=u64, start=u64, line=u64)
+    cdef int count(self, int k, int what) noexcept
     @cython.locals(size_class=u64, address=u64)
     cpdef u64 link_address(self) noexcept
     cpdef u64 address(self, int k) noexcept
@@ -56,6 +62,6 @@ cdef class Registers(LoggedObjects):
     @cython.locals(sizes=u64)
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
     @cython.locals(at=u64)
-    cpdef u64 word_after_key(self, u64 index) except? 0
+    cpdef u64 ident(self, u64 area) except? 0
     cdef u64 _checksum(self, bytes key, u64 sizes)
     cpdef bint intact(self) except -1

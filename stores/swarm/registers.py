@@ -7,19 +7,8 @@ of the metadata array, VERIFIED. So a key is there, with its value, when the ind
 
 A register in memory (`Register`: where its words are, for the current key; SWARM section 4) is an
 object with replicas (shm/replicas/replica_layout.py); each replica is one of the unreliable max
-registers of algorithm 8 (replica.py). Its key is in an object's header (stores/fusee/log.py), and
-then, from the address *area* on, words of 8 bytes:
-
-    0           ident     a number that no other register has; 0 once this one has been given up
-    1           capacity  bytes of the value in place, a multiple of 8
-    2           M         metadata array: `buffers` words, one for each group of writers
-    then        P         two pointers for each writer: references to its buffers, or `ident`
-    then        in place  stamp, length and hash of a value; then the value
-    then        L         a timestamp lock for each writer (safe_guess.py)
-
-Writers of each word. The row of a writer is its word in M (shared, with fewer words than writers)
-and its two pointers (row.py); only that client writes tuples there, its own and copies of those
-that it writes back, each with a buffer of its own. Others empty a pointer and set the VERIFIED bit.
+registers of algorithm 8 (replica.py). layout.py lists its words. The sizes in the object's header
+say where they are: of a register that a journal or a slot names, nothing else is known.
 
 A client that reads the right ident under a pin knows that the register's memory is not freed until
 `unpin`: the ident is cleared on every replica before the memory is freed.
@@ -35,16 +24,17 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.stores.core.names import shown
-from limpet.stores.core.object_layout import HEADER as OBJECT_HEADER
 from limpet.stores.core.object_layout import IMAGE_SIZE, KEY_MAX
-from limpet.stores.fusee.links import BUFFER, KEY_OFFSET
+from limpet.stores.fusee.links import BUFFER, ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.swarm.layout import (
     HEADER,
     IN_PLACE_LEAST,
     IN_PLACE_MAX,
     IN_PLACE_WORDS,
+    LINE,
     REPLICAS_ROW,
+    WHOLE,
 )
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -66,11 +56,12 @@ class Register:
     """The place of one register at a time, the one `select`ed last.
 
     Of a store with that many replicas, writers, and words of M (`buffers`), whose entry of the
-    catalogue has the number `entry`. `most`: the largest capacity of those that are selected.
+    catalogue has the number `entry`. `locks`: whether its writers have timestamp locks. `most`: the
+    largest capacity of those that are selected.
     """
 
     def __init__(
-        self, pool: Any, entry: int, replicas: int, writers: int, buffers: int,
+        self, pool: Any, entry: int, replicas: int, writers: int, buffers: int, locks: bool,
         most: int = IN_PLACE_MAX,
     ) -> None:  # fmt: skip
         self.heap = pool.heap
@@ -79,11 +70,12 @@ class Register:
         self.replicas = replicas
         self.writers = writers
         self.buffers = buffers
-        self.pointers = 2 + buffers
-        """The index of the first pointer."""
-        self.width = 2 + buffers + 2 * writers
-        """Words before the value in place."""
+        self.locks = writers if locks else 0
+        self.width = 2 + buffers
+        """Words before those in place."""
         self.words_max = self.width + IN_PLACE_WORDS + most // 8
+        self.own = -1
+        """Our row; -1: we have none."""
         self.bases = array("Q", bytes(8 * REPLICAS_ROW))
         """Where the words begin on each replica."""
         self.reference = 0
@@ -91,13 +83,15 @@ class Register:
         self.node = 0
         self.ident = 0
         self.capacity = 0
+        self.length = 0
+        """Of the value in place when it was seen last; 0: it was not in place."""
         self.first = 0
         """The replica that is read first, and has the value in place."""
 
     def select(self, reference: int, area: int) -> None:
         """Make that register the current one; its words begin `area` bytes after its address.
 
-        This does not set its ident, capacity and first replica.
+        This does not set its ident, capacity, length and first replica.
         """
         self.reference = reference
         self.area = area
@@ -105,6 +99,27 @@ class Register:
         for k in range(self.replicas):
             self.bases[k] = ((reference & ADDRESS_MASK) + self.heap.steps[row + k] & MASK) + area
         self.node = reference >> NODE_SHIFT & 0xFF
+
+    def open(self, reference: int, sizes: int) -> bool:
+        """Select a register whose object has that word of sizes; False if there can be none.
+
+        This does not set its ident and first replica. Its whole room is read.
+        """
+        self.select(reference, area_of(sizes & 0xFFFF))
+        least = self.size(0)
+        room = sizes >> 16
+        self.capacity = min(room - least, IN_PLACE_MAX) & ~7 if room >= least else 0
+        self.length = self.capacity
+        return room >= least
+
+    def count(self, k: int, what: int) -> int:
+        """How many words a read of replica `k` takes."""
+        if what != WHOLE:
+            return self.width
+        least = self.width + IN_PLACE_WORDS
+        start = self.bases[k] & LINE - 1
+        line = (start + 8 * least + self.length + LINE - 1 & ~(LINE - 1)) - start
+        return min(line >> 3, least + (self.capacity >> 3))
 
     def link_address(self) -> int:
         """The link address by which a client journal names the register of a buffer."""
@@ -122,15 +137,15 @@ class Register:
 
     def pointer(self, k: int, row: int, side: int) -> int:
         """Address of a pointer on replica `k`."""
-        return self.bases[k] + 8 * (self.pointers + 2 * row + side)
+        return self.bases[k] + 8 * (self.width + IN_PLACE_WORDS + 2 * row + side) + self.capacity
 
     def lock(self, k: int, writer: int) -> int:
         """Address of a writer's timestamp lock on replica `k`."""
-        return self.bases[k] + 8 * (self.width + IN_PLACE_WORDS + writer) + self.capacity
+        return self.pointer(k, self.writers, 0) + 8 * writer
 
     def size(self, capacity: int) -> int:
-        """Bytes of a register's words, for a value of that many bytes in place."""
-        return 8 * (self.width + IN_PLACE_WORDS + self.writers) + capacity
+        """Bytes of a register's words, with room for a value of that many bytes in place."""
+        return 8 * (self.width + IN_PLACE_WORDS + 2 * self.writers + self.locks) + capacity
 
     def beside(self, reference: int, k: int) -> int:
         """Address of the replica of a buffer that is beside replica `k` of the register, or 0."""
@@ -143,14 +158,12 @@ class Register:
 
 
 class Registers(LoggedObjects):
-    """Objects with a register, whose words without a value in place take `rest` bytes.
+    """Objects with a register, as `place` has its words. `in_place`: whether there is room for a
+    value."""
 
-    `in_place`: whether there is room for a value.
-    """
-
-    def __init__(self, heap: Any, replicas: int, rest: int, in_place: bool) -> None:
+    def __init__(self, heap: Any, replicas: int, place: Register, in_place: bool) -> None:
         super().__init__(heap, replicas)
-        self.rest = rest
+        self.rest = place.size(0)
         self.in_place = in_place
 
     def size_of(self, key: bytes, value: bytes) -> int:
@@ -197,9 +210,9 @@ class Registers(LoggedObjects):
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
         self._write_backups(reference, key, value)
 
-    def word_after_key(self, index: int) -> int:
-        """Word 0, the ident, or 1, the capacity, of the register in the image."""
-        at = OBJECT_HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + 8 * index
+    def ident(self, area: int) -> int:
+        """The ident of the register in the image."""
+        at = area - ENTRY_SIZE
         if at < IMAGE_SIZE:
             return self.image.word(at >> 3)
         return self.endpoint.load(self.address + at)

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
-from limpet.shm.endpoint.verbs cimport Endpoint, checksum, u64, words_bytes
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, checksum, u64, words_bytes
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.core.object_layout cimport IMAGE_SIZE
 from limpet.stores.core.status cimport VACANT_CLASS
@@ -21,6 +21,7 @@ cdef class Buffer:
     cdef u64[::1] header
 
     cdef int prepare(self, u64 ident, u64 word, bytes value) except -1
+    cdef int copy_of(self, u64 reference, u64 ident, u64 word, bytes value) except -1
 
 @cython.final
 cdef class Buffers:
@@ -37,9 +38,9 @@ cdef class Buffers:
     @cython.locals(k=int)
     cdef int write_first(self, Buffer buffer) except -1
     @cython.locals(replicas=int, steps=int, address=u64)
-    cdef read(self, u64 reference, u64 stamp, int first)
-    @cython.locals(size_class=int, size=u64, length=u64, value=bytes, seed=u64)
-    cdef _read_at(self, u64 reference, u64 address, u64 stamp)
+    cdef read(self, u64 reference, u64 stamp, int first, u64 length)
+    @cython.locals(size_class=int, size=u64, most=u64, count=int, value=bytes, seed=u64)
+    cdef _read_at(self, u64 reference, u64 address, u64 stamp, u64 length)
     @cython.locals(address=u64)
     cdef bint is_of(self, u64 reference, int k, u64 stamp) except -1
 
@@ -50,6 +51,9 @@ cdef class Replica:
     cdef Buffers buffers
     cdef readonly int k
     cdef u64[::1] front
+    cdef int count
+    cdef u64[::1] pointers
+    cdef u64 rows
     cdef u64[::1] in_place
     cdef readonly u64[::1] tops
     cdef readonly u64[::1] mine
@@ -58,24 +62,30 @@ cdef class Replica:
     cdef u64 changed
 
     cdef bint failed(self) noexcept
-    @cython.locals(count=int)
-    cpdef int read(self, bint whole) except -1
-    @cython.locals(count=int)
-    cdef int post(self, bint whole) except -1
+    cpdef int read(self, int what) except -1
+    cdef int post(self, int what) except -1
+    @cython.locals(row=int, at=u64)
+    cdef int _post_row(self, int what) except -1
+    @cython.locals(at=u64)
+    cdef bint read_row(self, int row) except -1
     @cython.locals(there=bint, index=int)
     cpdef int read_if_there(self) except -1
+    @cython.locals(count=int, there=bint, at=u64, index=int)
+    cdef int read_pointers(self) except -1
     cpdef u64 word(self, int index) noexcept
     cpdef u64 metadata(self, u64 row) noexcept
-    cpdef u64 pointer(self, u64 row, u64 side) noexcept
+    cpdef u64 pointer(self, u64 row, u64 side) except? 0
     @cython.locals(word=u64)
-    cpdef u64 named(self, u64 row, u64 side) noexcept
+    cpdef u64 named(self, u64 row, u64 side) except? 0
     cdef bint is_taken_for_it(self) noexcept
     @cython.locals(top=u64, index=int)
     cdef bint note_top(self) noexcept
-    @cython.locals(address=u64)
+    @cython.locals(fits=bint, address=u64, value=bytes)
     cdef bint write_in_place(self, Buffer buffer) except -1
-    @cython.locals(at=int, length=u64, value=bytes, seed=u64)
+    @cython.locals(at=int, length=u64, end=int, value=bytes, seed=u64)
     cdef read_in_place(self, u64 stamp)
+    @cython.locals(at=int, address=u64)
+    cdef int _read_rest(self, int end) except -1
     @cython.locals(found=u64)
     cdef int write(self, u64 word, Buffer buffer) except -1
     @cython.locals(expected=u64, found=u64)

@@ -25,6 +25,10 @@ of the register has a replica of the buffer beside it:
 The hash is XXH64 of the value, seeded by the three words before it: a value is valid, in place or
 in a buffer, when its hash holds and its stamp is the one looked for. So a reader rejects torn
 values, and values in memory that was used again (trap S6).
+
+In place (layout.py) stands the value of the tuple written last, if there is room, or the reference
+of a buffer that has it. The reference is no pointer of the register: the buffer may be free by now,
+or have another value, which its header shows.
 """
 
 from __future__ import annotations
@@ -33,20 +37,24 @@ import contextlib
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import checksum, words_bytes
+from limpet.shm.endpoint.fabric import bit, checksum, words_bytes
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.swarm.layout import (
     AGAIN,
+    ALL_ROWS,
     DONE,
     HEADER,
     HEADER_WORDS,
     IN_PLACE_WORDS,
     REFUSED,
+    ROW,
     STAMP_SHIFT,
+    UNKNOWN,
     VERIFIED,
+    WORDS,
 )
 from limpet.stores.swarm.registers import Register
 from limpet.stores.swarm.words import rank_of, row_of, side_of, stamp_of
@@ -78,6 +86,11 @@ class Buffer:
         self.header[1] = ident
         self.header[2] = len(value)
         self.header[3] = checksum(value, (self.header[0] + ident + len(value)) & MASK)
+
+    def copy_of(self, reference: int, ident: int, word: int, value: bytes) -> None:
+        """Be a buffer that has this value already, to be put in place."""
+        self.reference = reference
+        self.prepare(ident, word, value)
 
 
 class Buffers:
@@ -133,8 +146,9 @@ class Buffers:
                 except NodeFailed:
                     continue
 
-    def read(self, reference: int, stamp: int, first: int) -> Any:
-        """The value with this stamp, from a buffer's replica, `first` first; or None."""
+    def read(self, reference: int, stamp: int, first: int, length: int) -> Any:
+        """The value with this stamp, from a buffer's replica, `first` first; or None. One phase, or
+        two if its `length` is UNKNOWN and it is large."""
         if not self.heap.plausible(reference):
             return None
         replicas = self.register.replicas
@@ -142,28 +156,37 @@ class Buffers:
             address = self.register.beside(reference, (first + steps) % replicas)
             if address and not self.endpoint.failed(address):
                 try:
-                    value = self._read_at(reference, address, stamp)
+                    value = self._read_at(reference, address, stamp, length)
                 except NodeFailed:
                     continue
                 if value is not None:
                     return value
         return None
 
-    def _read_at(self, reference: int, address: int, stamp: int) -> Any:
+    def _read_at(self, reference: int, address: int, stamp: int, length: int) -> Any:
         size_class = reference >> 48 & 0xFF
         size = self.heap.sizes[size_class]
         if size_class == LARGE_CLASS:
             size = self.heap.value_max(self.register.replicas)
-        self.endpoint.read_words(address, self.image, min(size, IMAGE_SIZE) >> 3)
+        most = size - HEADER
+        if length == UNKNOWN:
+            count = min(size, IMAGE_SIZE) >> 3
+        elif length > most:
+            return None
+        else:
+            count = HEADER_WORDS + (length + 7 >> 3 if HEADER + length <= IMAGE_SIZE else 0)
+        self.endpoint.read_words(address, self.image, count)
         if self.image[0] != stamp << STAMP_SHIFT or self.image[1] != self.register.ident:
             return None
-        length = self.image[2]
-        if length > size - HEADER:
-            return None
+        if length != self.image[2]:
+            if length != UNKNOWN or self.image[2] > most:
+                return None
+            length = self.image[2]
+            if HEADER + length > IMAGE_SIZE:
+                self.endpoint.wait()
         if HEADER + length <= IMAGE_SIZE:
             value = words_bytes(self.image, HEADER, length)
         else:
-            self.endpoint.wait()
             value = self.endpoint.read(address + HEADER, length)
         seed = (self.image[0] + self.image[1] + length) & MASK
         return value if checksum(value, seed) == self.image[3] else None
@@ -188,7 +211,10 @@ class Replica:
         self.buffers = buffers
         self.k = k
         self.front = array("Q", bytes(8 * self.register.words_max))
-        """Its words as they were read, up to the value in place, or that, too."""
+        """Its words as they were read, `count` of them, and the pointers of these `rows` (bits)."""
+        self.count = 0
+        self.pointers = array("Q", bytes(16 * self.register.writers))
+        self.rows = 0
         self.in_place = array("Q", bytes(8 * IN_PLACE_WORDS))
         self.tops = tops
         """Of all replicas: the greatest tuple of M as it was read."""
@@ -205,31 +231,69 @@ class Replica:
         """Whether its node is known to be lost."""
         return self.endpoint.failed(self.register.bases[self.k])
 
-    def read(self, whole: bool) -> None:
-        """Read its words; with `whole`, also the value in place."""
-        count = self.register.width
-        if whole:
-            count += IN_PLACE_WORDS + (self.register.capacity >> 3)
-        self.endpoint.read_words(self.register.bases[self.k], self.front, count, 0)
+    def read(self, what: int) -> None:
+        """Read WORDS, ROW or WHOLE."""
+        self.count = self.register.count(self.k, what)
+        self.rows = 0
+        self.endpoint.read_words(self.register.bases[self.k], self.front, self.count, 0)
+        if what == ROW and self.register.own >= 0:
+            self.read_row(self.register.own)
 
-    def post(self, whole: bool) -> None:
+    def post(self, what: int) -> None:
         """Post `read`."""
-        count = self.register.width
-        if whole:
-            count += IN_PLACE_WORDS + (self.register.capacity >> 3)
-        self.endpoint.post_read(self.register.bases[self.k], self.front, count, 0)
+        self.count = self.register.count(self.k, what)
+        self.rows = 0
+        self.endpoint.post_read(self.register.bases[self.k], self.front, self.count, 0)
+        self._post_row(what)
+
+    def _post_row(self, what: int) -> None:
+        row = self.register.own
+        if what == ROW and row >= 0:
+            at = self.register.pointer(self.k, row, 0)
+            self.endpoint.post_read(at, self.pointers, 2, 2 * row)
+            self.rows = bit(row)
+
+    def read_row(self, row: int) -> bool:
+        """Read the pointers of a row, unless that was done; whether it was not. They are zeros if
+        its node is lost."""
+        if self.rows & bit(row):
+            return False
+        self.rows |= bit(row)
+        try:
+            at = self.register.pointer(self.k, row, 0)
+            self.endpoint.read_words(at, self.pointers, 2, 2 * row)
+        except (NodeFailed, AddressError):
+            self.pointers[2 * row] = self.pointers[2 * row + 1] = 0
+        return True
 
     def read_if_there(self) -> None:
         """Read its words; all are zeros if its node is lost."""
         there = not self.failed()
         try:
             if there:
-                self.read(False)
+                self.read(WORDS)
         except (NodeFailed, AddressError):
             there = False
         if not there:
             for index in range(self.register.width):
                 self.front[index] = 0
+
+    def read_pointers(self) -> None:
+        """Read all pointers; they are zeros if its node is lost, and so are its words."""
+        count = 2 * self.register.writers
+        there = not self.failed()
+        try:
+            if there:
+                at = self.register.pointer(self.k, 0, 0)
+                self.endpoint.read_words(at, self.pointers, count, 0)
+        except (NodeFailed, AddressError):
+            there = False
+        if not there:
+            for index in range(count):
+                self.pointers[index] = 0
+            for index in range(self.register.width):
+                self.front[index] = 0
+        self.rows = ALL_ROWS
 
     def word(self, index: int) -> int:
         """A word, as it was read."""
@@ -240,12 +304,13 @@ class Replica:
         return self.front[2 + row % self.register.buffers]
 
     def pointer(self, row: int, side: int) -> int:
-        """A pointer, as it was read."""
-        return self.front[self.register.pointers + 2 * row + side]
+        """A pointer, as it was read, now or before."""
+        self.read_row(row)
+        return self.pointers[2 * row + side]
 
     def named(self, row: int, side: int) -> int:
         """The buffer that a pointer named when it was read; 0: none."""
-        word = self.front[self.register.pointers + 2 * row + side]
+        word = self.pointer(row, side)
         return 0 if word >> 48 & 0xFF == VACANT_CLASS else word
 
     def is_taken_for_it(self) -> bool:
@@ -258,7 +323,7 @@ class Replica:
         if not self.is_taken_for_it():
             return False
         top = 0
-        for index in range(2, self.register.pointers):
+        for index in range(2, self.register.width):
             top = max(top, self.front[index])
         self.tops[self.k] = top
         return True
@@ -266,31 +331,56 @@ class Replica:
     # ---- the value in place ---------------------------------------------------------------------
 
     def write_in_place(self, buffer: Buffer) -> bool:
-        """Write the prepared value in place, if there is room; False: the node is lost.
+        """Write the prepared value in place, or, if there is no room, where its buffer is; False:
+        the node is lost.
 
         Then the next reads take the value from the buffer.
         """
-        if len(buffer.value) > self.register.capacity:
-            return True
+        fits = len(buffer.value) <= self.register.capacity
+        self.register.length = len(buffer.value) if fits else 0
         self.in_place[0] = buffer.header[0]
         self.in_place[1] = buffer.header[2]
-        self.in_place[2] = buffer.header[3]
+        self.in_place[2] = buffer.header[3] if fits else buffer.reference
         address = self.register.bases[self.k] + 8 * self.register.width
+        value = buffer.value if fits else b""
         try:
-            self.endpoint.write_gather(address, self.in_place, IN_PLACE_WORDS, buffer.value, b"")
+            self.endpoint.write_gather(address, self.in_place, IN_PLACE_WORDS, value, b"")
         except NodeFailed:
             return False
         return True
 
     def read_in_place(self, stamp: int) -> Any:
-        """The value with this stamp, if the words read have it in place; or None."""
+        """The value with this stamp, if it is in place, or if what is in place leads to it; or
+        None. A phase of its own, unless the words read have it."""
         at = self.register.width
         length = self.front[at + 1]
-        if self.front[at] != stamp << STAMP_SHIFT or length > self.register.capacity:
+        if self.front[at] != stamp << STAMP_SHIFT:
             return None
+        if length > self.register.capacity:
+            self.register.length = 0
+            value = self.buffers.read(self.front[at + 2], stamp, self.k, length)
+            self.endpoint.wait()
+            return value
+        self.register.length = length
+        end = at + IN_PLACE_WORDS + (length + 7 >> 3)
+        if end > self.count:
+            self._read_rest(end)
+            if self.front[at + 1] != length:
+                return None
         value = words_bytes(self.front, 8 * (at + IN_PLACE_WORDS), length)
-        seed = (self.front[at] + self.register.ident + length) & MASK
+        seed = ((stamp << STAMP_SHIFT) + self.register.ident + length) & MASK
         return value if checksum(value, seed) == self.front[at + 2] else None
+
+    def _read_rest(self, end: int) -> None:
+        """Read what is in place again, up to that word: it is longer than it was."""
+        at = self.register.width
+        address = self.register.bases[self.k] + 8 * at
+        try:
+            self.endpoint.read_words(address, self.front, end - at, at)
+        except NodeFailed:
+            self.front[at + 1] = UNKNOWN
+        self.count = end
+        self.endpoint.wait()
 
     # ---- algorithms 5 and 7 ---------------------------------------------------------------------
 

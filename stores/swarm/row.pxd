@@ -39,6 +39,7 @@ cdef class Row:
     cdef public int side
     cdef public bint known
     cdef bint wrote
+    cdef bint swept
     cdef Buffer buffer
     cdef Buffer spare
     cdef readonly Wanted wanted
@@ -49,11 +50,15 @@ cdef class Row:
     cdef int identify(self) except -1
     @cython.locals(n=int, left=bint, right=bint, replica=Replica)
     cdef bint take_metadata(self) except -1
+    @cython.locals(n=int, replica=Replica)
+    cdef int take_words(self) except -1
+    @cython.locals(sides=int, n=int, word=u64)
+    cdef bint infer(self) except -1
     @cython.locals(k=int)
     cdef int is_new(self, u64 word) except -1
     @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
-    @cython.locals(k=int)
+    @cython.locals(k=int, state=u64)
     cdef int note(self, u64[::1] words, long long at) except -1
     @cython.locals(wanted=Wanted, nodes=u64)
     cdef int acquire(self, Buffer buffer, u64 size) except -2
@@ -63,17 +68,16 @@ cdef class Row:
     cdef int retarget(self, int held) except -1
     @cython.locals(n=int, stands=bint, replica=Replica)
     cdef int keep(self, int held, Buffer buffer) except -1
-    @cython.locals(held=int, pointers=u64, k=int, side=int, at=u64)
+    @cython.locals(held=int, k=int, side=int, at=u64)
     cdef int give_up(self, int seen, u64 row, u64 reference) except -1
     @cython.locals(
-        own=u64, at=u64, ident=u64, n=int, row=u64, side=u64, first=u64, reference=u64, replica=Replica,
-        other=Replica
+        own=u64, replica=Replica, before=u64, since=u64, row=u64, there=u64, reference=u64
     )
     cdef int recycle(self, u64 word, Buffer buffer) except -1
-    @cython.locals(
-        first=u64, verified=u64, n=int, there=u64, replica=Replica, other=Replica
-    )
-    cdef bint _is_useless(self, u64 word, u64 row, u64 side, u64 reference) except -1
+    @cython.locals(side=int, first=u64, n=int, replica=Replica, reference=u64)
+    cdef int _recycle_own(self, u64 own, Buffer buffer) except -1
+    @cython.locals(verified=u64, n=int, there=u64, replica=Replica)
+    cdef bint _is_settled(self, u64 first) except -1
     @cython.locals(scope=bint, own=u64, k=int, word=u64, stands=u64, replica=Replica)
     cdef int repair(self) except -1
     @cython.locals(top=u64)

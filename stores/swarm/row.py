@@ -36,7 +36,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
-from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, VERIFIED
+from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, UNKNOWN, VERIFIED
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer, Replica
 from limpet.stores.swarm.words import is_tombstone, placed, rank_of, row_of, side_of, stamp_of
@@ -77,6 +77,8 @@ class Row:
         """Whether each replica's `mine` and `side` are as we left them."""
         self.wrote = False
         """Whether a tuple was written back since the register was selected."""
+        self.swept = False
+        """Whether our last write has given up all that was useless then."""
         self.buffer = Buffer()
         """The buffer of our WRITE."""
         self.spare = Buffer()
@@ -86,6 +88,7 @@ class Row:
         """Another register has been selected, and nothing is known of our row."""
         self.known = False
         self.wrote = False
+        self.swept = False
         self.buffer.reference = 0
         for k in range(self.count):
             self.mine[k] = 0
@@ -95,7 +98,9 @@ class Row:
     def is_writer(self) -> bool:
         """Whether the store has a row for us; its number is that of our client slot."""
         self.writer = self.client.ident >> INCARNATION_BITS
-        return self.writer < self.register.writers
+        writes = self.writer < self.register.writers
+        self.register.own = self.writer if writes else -1
+        return writes
 
     def identify(self) -> int:
         """Our number as a writer. Raises ClientError when the store has no row for us."""
@@ -115,17 +120,40 @@ class Row:
 
         False also when `repair` must first handle tuples that other clients have not seen.
         """
+        self.quorum.need_row(self.writer)
+        self.take_words()
         left = right = True
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
-            self.mine[replica.k] = replica.metadata(self.writer)
             left = left and replica.pointer(self.writer, 0) == self.register.ident
             right = right and replica.pointer(self.writer, 1) == self.register.ident
         self.side = 0 if left else 1
         return left or right
 
+    def take_words(self) -> None:
+        """Take our words of M from the words read."""
+        for n in range(self.quorum.read):
+            replica = self.replicas[self.quorum.order[n]]
+            self.mine[replica.k] = replica.metadata(self.writer)
+
+    def infer(self) -> bool:
+        """Take our words of M, and infer from them which side is empty; whether they agree.
+
+        The row has a word of M for itself. A pointer whose word has not been changed yet is not
+        seen; then a WRITE finds the side in use, and puts the row in order.
+        """
+        self.take_words()
+        sides = 0
+        for n in range(self.quorum.read):
+            word = self.mine[self.quorum.order[n]]
+            sides |= 1 << (1 - side_of(word) if row_of(word) == self.writer else 0)
+        self.side = sides >> 1
+        self.known = sides < 3
+        return self.known
+
     def is_new(self, word: int) -> None:
         """The current register is new, and has our tuple `word` everywhere."""
+        self.swept = True
         for k in range(self.count):
             self.mine[k] = word
         self.side = 1 - side_of(word)
@@ -137,7 +165,8 @@ class Row:
 
         An entry from before a fork, or of a client id that was given up, is not taken.
         """
-        self.known = words[at + 4] >> 1 == self.client.ident
+        self.known = words[at + 4] >> 2 == self.client.ident
+        self.swept = self.known and words[at + 4] & 2 != 0
         self.side = words[at + 4] & 1
         self.wrote = False
         self.buffer.reference = 0
@@ -146,7 +175,8 @@ class Row:
 
     def note(self, words: Any, at: int) -> None:
         """Note our words of M and the empty side, if they are known, in an entry of the cache."""
-        words[at + 4] = self.client.ident << 1 | self.side if self.known else 0
+        state = self.client.ident << 2 | self.swept << 1 | self.side
+        words[at + 4] = state if self.known else 0
         for k in range(self.count):
             words[at + FIXED + k] = self.mine[k]
 
@@ -222,12 +252,11 @@ class Row:
     def give_up(self, seen: int, row: int, reference: int) -> None:
         """Free a buffer that this row was seen to name on replica `seen`, under our pin."""
         held = self.client.log(reference, self.register.link_address() | OLD)
-        pointers = 8 * (self.register.pointers + 2 * row)
         k = seen
         for _ in range(self.count):
             try:
                 for side in range(0 if self.endpoint.failed(self.register.bases[k]) else 2):
-                    at = pointers + self.register.bases[k] + 8 * side
+                    at = self.register.pointer(k, row, side)
                     if self.endpoint.load(at) == reference:
                         # CRASH(emptied): recovery of the client journal finds no pointer to it.
                         self.endpoint.cas(at, reference, self.register.ident)
@@ -239,46 +268,49 @@ class Row:
     def recycle(self, word: int, buffer: Buffer) -> None:
         """Free the buffers that `word`, ours and at a majority, makes useless; not `buffer`.
 
-        The replicas are as they were read before `word` was written.
+        M is as it was read before `word` was written. Of other rows, our write before has given up
+        what was useless then, so only later tuples are looked at.
         """
         own = row_of(word)
+        self._recycle_own(own, buffer)
         replica = self.quorum.at(0)
-        at = self.register.pointers
-        ident = self.register.ident
+        before = replica.metadata(own)
+        since = stamp_of(before) if self.swept and row_of(before) == own else 0
+        self.swept = True
         for row in range(self.register.writers):
-            for side in range(2):
-                if row != own and replica.front[at + 2 * row + side] == ident:
-                    continue
-                first = replica.named(row, side)
-                if first not in (0, buffer.reference) and (
-                    row == own or self._is_useless(word, row, side, first)
-                ):
-                    self.give_up(replica.k, row, first)
-                for n in range(1, self.quorum.read if row == own else 0):
-                    other = self.replicas[self.quorum.order[n]]
-                    reference = other.named(own, side)
-                    if reference not in (0, buffer.reference, first):
-                        self.give_up(other.k, own, reference)
+            there = replica.metadata(row)
+            if row == own or row_of(there) != row or not since < stamp_of(there) < stamp_of(word):
+                continue
+            if not self._is_settled(there):
+                self.swept = False
+                continue
+            reference = replica.named(row, side_of(there))
+            # The tuple's own buffer may be gone, and the pointer set for the next one already.
+            if reference not in (0, buffer.reference) and self.buffers.is_of(
+                reference, replica.k, stamp_of(there)
+            ):
+                self.give_up(replica.k, row, reference)
 
-    def _is_useless(self, word: int, row: int, side: int, reference: int) -> bool:
-        """Whether another writer's buffer is useless: its tuple is older and VERIFIED, and all
-        replicas of a majority had it when read, so its writer sets no further pointer to it.
-        """
-        replica = self.quorum.at(0)
-        first = replica.metadata(row)
+    def _recycle_own(self, own: int, buffer: Buffer) -> None:
+        for side in range(2):
+            first = 0
+            for n in range(self.quorum.read):
+                replica = self.quorum.at(n)
+                reference = replica.named(own, side)
+                if reference not in (0, buffer.reference, first):
+                    first = first or reference
+                    self.give_up(replica.k, own, reference)
+
+    def _is_settled(self, first: int) -> bool:
+        """Whether all replicas of a majority had another writer's tuple when they were read, and it
+        is VERIFIED: its writer sets no further pointer to its buffer."""
         verified = 0
         for n in range(self.quorum.read):
-            other = self.replicas[self.quorum.order[n]]
-            there = other.metadata(row)
+            there = self.quorum.at(n).metadata(row_of(first))
             verified |= there & VERIFIED
-            if stamp_of(there) != stamp_of(first):
+            if there | VERIFIED != first | VERIFIED:
                 return False
-            if row_of(there) != row or side_of(there) != side:
-                return False
-        if not verified or stamp_of(first) >= stamp_of(word):
-            return False
-        # The tuple's own buffer may be gone, and the pointer set for the next one already.
-        return self.buffers.is_of(reference, replica.k, stamp_of(first))
+        return verified != 0
 
     # ---- repair ---------------------------------------------------------------------------------
 
@@ -396,7 +428,7 @@ class Row:
             if not reference and replica.metadata(self.writer) == own:
                 reference = replica.named(self.writer, side_of(own))
                 first = k
-        value = self.buffers.read(reference, stamp_of(own), first) if reference else None
+        value = self.buffers.read(reference, stamp_of(own), first, UNKNOWN) if reference else None
         if value is None:
             return 0
         self.spare.reference = reference

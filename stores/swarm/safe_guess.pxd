@@ -45,7 +45,9 @@ cdef class SafeGuess(Protocol):
     cdef int _slow_path(self, u64 w, u64 m, bytes value, int held) except -1
     @cython.locals(quorum=Quorum, row=Row, m=u64)
     cdef int _withdraw(self, u64 w, int held) except -1
-    @cython.locals(quorum=Quorum, outcome=int, m=u64, attempt=u64, missed=u64, refused=u64)
+    @cython.locals(
+        quorum=Quorum, outcome=int, m=u64, again=bint, attempt=u64, missed=u64, refused=u64
+    )
     cpdef int read(self) except -1
-    @cython.locals(quorum=Quorum, row=Row, scope=bint, n=int, top=u64, replica=Replica)
+    @cython.locals(quorum=Quorum, scope=bint, n=int, top=u64, replica=Replica)
     cdef int _verify_read(self, u64 m, bytes value) except -1

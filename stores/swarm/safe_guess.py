@@ -66,8 +66,10 @@ from limpet.stores.swarm.layout import (
     READ,
     REFUSED,
     REPLICAS_ROW,
+    ROW,
     STAMP_SHIFT,
     VERIFIED,
+    WORDS,
     WRITE,
 )
 from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
@@ -174,7 +176,7 @@ class SafeGuess(Protocol):
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, row.side)  # line 5
         row.buffer.prepare(self.register.ident, w, value)
         row.retarget(held)
-        outcome = quorum.gather(False, quorum.majority)  # line 6
+        outcome = quorum.gather(WORDS, quorum.majority)  # line 6
         wrote = self.max_register.write(w, row.buffer)
         self.endpoint.wait()
         return self._conclude(w, held, outcome, wrote)
@@ -209,7 +211,7 @@ class SafeGuess(Protocol):
 
     def post(self, w: int) -> None:
         """Post line 6, to the replicas that were elected."""
-        self.quorum.post(False)
+        self.quorum.post(WORDS)
         self.max_register.post_write(w, self.row.buffer)
 
     def finish(self, w: int, held: int, doubtful: bool) -> int:
@@ -219,7 +221,7 @@ class SafeGuess(Protocol):
         quorum, row = self.quorum, self.row
         if doubtful:
             row.buffer.doubtful = True
-            outcome = quorum.gather(False, quorum.majority)
+            outcome = quorum.gather(WORDS, quorum.majority)
             self.endpoint.wait()
             return self._conclude(w, held, outcome, REFUSED)
         outcome = quorum.arrived()
@@ -229,7 +231,7 @@ class SafeGuess(Protocol):
     def _read_row(self) -> int:
         """Read our row before a WRITE. DONE; or nothing is to be written: AGAIN, GONE, DELETED."""
         quorum = self.quorum
-        outcome = quorum.gather(False, quorum.majority)
+        outcome = quorum.gather(ROW, quorum.majority)
         self.endpoint.wait()
         if outcome != DONE:
             return outcome
@@ -259,7 +261,7 @@ class SafeGuess(Protocol):
         """Lines 9 to 11: the guess may have been stale."""
         quorum, row = self.quorum, self.row
         if quorum.count_above(w) < quorum.majority:
-            outcome = quorum.gather(False, quorum.count)
+            outcome = quorum.gather(WORDS, quorum.count)
             self.endpoint.wait()
             m = quorum.top
             if outcome == GONE:
@@ -316,7 +318,9 @@ class SafeGuess(Protocol):
             if outcome != DONE:
                 return outcome
             m = quorum.top
-            value = quorum.value_of(m)
+            before = None if seen is None else seen.get(writer_of(m))
+            again = before is not None and before[0] == stamp_of(m)
+            value = before[1] if before is not None and again else quorum.value_of(m)
             if value is None:
                 attempt = attempt + 1 if m == missed else 0
                 missed = m
@@ -324,11 +328,11 @@ class SafeGuess(Protocol):
                 continue  # there is a greater one
             self.result = value
             if m & VERIFIED:  # line 17
+                self.mend(m, value)
                 return DONE
             if seen is None:
                 seen = {}
-            before = seen.get(writer_of(m))
-            if before is not None and before[0] == stamp_of(m):  # line 18
+            if again:  # line 18
                 if self.lock.try_lock(m, READ):  # line 19
                     self._verify_read(m, value)  # line 20
                     return DONE  # line 21
@@ -343,7 +347,7 @@ class SafeGuess(Protocol):
 
     def _verify_read(self, m: int, value: bytes) -> None:
         """Line 20: the next reads are faster. In the background."""
-        quorum, row = self.quorum, self.row
+        quorum = self.quorum
         scope = self.endpoint.background(True)
         for n in range(quorum.read):
             replica = quorum.replicas[quorum.order[n]]
@@ -352,6 +356,5 @@ class SafeGuess(Protocol):
                 and not replica.tops[replica.k] & VERIFIED
             ):
                 replica.verify(replica.tops[replica.k])
-        row.spare.prepare(self.register.ident, m, value)
-        quorum.write_in_place(row.spare)
+        self.mend(m, value)
         self.endpoint.background(scope)

@@ -12,7 +12,7 @@ from limpet.stores.swarm.batch_reads cimport BatchReads
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister
-from limpet.stores.swarm.layout cimport ATTEMPTS_MAX, DELETED, GONE, IN_PLACE_WORDS
+from limpet.stores.swarm.layout cimport ATTEMPTS_MAX, DELETED, GONE
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.unmapping cimport Unmapping

@@ -49,7 +49,7 @@ from limpet.stores.swarm.batch_writes import BatchWrites
 from limpet.stores.swarm.check import RegisterCheck, points_of
 from limpet.stores.swarm.finder import Finder
 from limpet.stores.swarm.key_register import KeyRegister, NewRegister
-from limpet.stores.swarm.layout import ATTEMPTS_MAX, DELETED, GONE, IN_PLACE_WORDS
+from limpet.stores.swarm.layout import ATTEMPTS_MAX, DELETED, GONE
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.refilling import Refilling
 from limpet.stores.swarm.registers import Registers
@@ -115,11 +115,11 @@ class Swarm(HashStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
         HashStore.__init__(self, pool, kind, name, parameters)
-        words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
-        self.logged = Registers(pool.heap, parameters.replicas, 8 * words, parameters.in_place)
         self.tables = ReplicatedTables(pool, name, parameters, self.entry_number)
         owner = f"{pool.url}, store {name!r}"
         self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters)
+        place = self.register.place
+        self.logged = Registers(pool.heap, parameters.replicas, place, parameters.in_place)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
         self.writer = ReplicatedSlots(index, self.tables, self.logged)
         freezing = ReplicatedSlot(self.tables, self.logged)

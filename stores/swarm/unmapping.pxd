@@ -11,7 +11,7 @@ from limpet.stores.fusee.tables cimport ReplicatedTables
 from limpet.stores.race.index cimport Place
 from limpet.stores.race.layout cimport *
 from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.registers cimport Register, area_of
+from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Replica
 
 @cython.final

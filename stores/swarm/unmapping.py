@@ -33,7 +33,6 @@ from limpet.stores.fusee.tables import ReplicatedTables
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.registers import area_of
 
 
 class Recycling:
@@ -59,8 +58,8 @@ class Recycling:
                 sizes = self.endpoint.load(address)
             except NodeFailed:
                 continue
-            self.register.select(reference, area_of(sizes & 0xFFFF))
-            return True
+            if self.register.open(reference, sizes):
+                return True
         return False
 
     def visit_home(self, link_address: int) -> bool:
@@ -110,7 +109,7 @@ class Recycling:
     def dispose(self, reference: int) -> None:
         """Give up the buffers of a register that no slot names, but not itself. Called pinned."""
         if self.visit(reference):
-            self.quorum.read_all()
+            self.quorum.read_words()
             # ORDER: the ident before the pointers: a writer that links a buffer reads it
             # afterwards.
             for replica in self.quorum.replicas:
@@ -125,7 +124,7 @@ class Recycling:
     def buffers_named(self) -> set[int]:
         """References to all buffers that the register names, on any node in service."""
         found = set()
-        self.quorum.read_all()
+        self.quorum.read_pointers()
         for replica in self.quorum.replicas:
             for row in range(self.register.writers):
                 for side in range(2):

@@ -85,8 +85,7 @@ class WriteSteps:
             row.known = False
         else:
             outcome = self.register.protocol.write(value)
-        if at >= 0:
-            row.note(self.cache.words, at)
+        self.finder.note_write(self.register, at)
         return EXISTS if mode == INSERT and outcome == DONE else outcome
 
     def _write_found(self, place: Place, key: bytes, value: bytes, mode: int, slot: int) -> int:
@@ -117,8 +116,7 @@ class WriteSteps:
             self.client.drop(1)
             at = self.finder.remember_register(key)
             self.register.row.is_new(made.word)
-            if at >= 0:
-                self.register.row.note(self.cache.words, at)
+            self.finder.note_write(self.register, at)
         else:
             # The register keeps its slot as link address: a tentative word may name it there.
             self.client.retarget(1, 0)

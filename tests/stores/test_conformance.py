@@ -593,7 +593,7 @@ ROUND_TRIPS = {
     "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
     "clover": _CLOVER,
     # on two nodes, so one replica
-    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 6, "large get": 3},
+    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 6, "large get": 2},
     "dm-abd": {
         "get": 2,
         "miss": 1,
@@ -601,7 +601,7 @@ ROUND_TRIPS = {
         "update": 2,
         "put": 2,
         "delete": 6,
-        "large get": 3,
+        "large get": 2,
     },
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
     "rcuckoo": {
@@ -663,10 +663,11 @@ BYTES_READ = {
     "fusee-nc": {**_READ, "get": 264 + 32, "large get": 264 + 4096 + 20_000},
     # period, shortcut, and the word that names the next version
     "clover": {"get": 3 * 8 + 32, "miss": 0, "large get": 3 * 8 + 4096 + 20_000},
-    # the words of a register for 8 writers, and 64 bytes in place
-    "swarm": {"get": 8 * 29 + 64, "miss": 264, "large get": 8 * 29 + 64 + 4096 + 20_000},
+    # the words of a register for 8 writers up to the value in place, and the rest of a line; of a
+    # value that is not there, then the header of its buffer, and the value
+    "swarm": {"get": 8 * 13 + 32, "miss": 264, "large get": 8 * 13 + 48 + 32 + 20_000},
     # with one word of metadata, nothing in place, and a buffer
-    "dm-abd": {"get": 8 * 22 + 48, "miss": 264, "large get": 8 * 22 + 4096 + 20_000},
+    "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
     # two rows of 8 entries; the owner and the state of the journal
     "rcuckoo": {
@@ -709,7 +710,7 @@ BYTES_WRITTEN = {
     "fusee-nc": _WRITTEN,
     "clover": {"get": 0, "miss": 0, "insert": 40 + 4, "update": 40 + 4, "delete": 0},
     "swarm": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 37 + 64, "update": 32 + 8, "delete": 0},
-    "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 30, "update": 32 + 4, "delete": 0},
+    "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 22, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
     # journal: group, states, step and redo image; entry, version and CRC
     "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 72 + 2 * ENTRY + 16)

@@ -41,13 +41,20 @@ def test_round_trips_and_bytes(store: Any) -> None:
     before = store.stats()["background"]["round_trips"]
     assert cost(store, lambda: store.get(b"k")) == (1, 8 + 256, 0)
     assert cost(store, lambda: store.insert(b"k", b"1234"))[0] == 3
-    assert cost(store, lambda: store.get(b"k"))[0] == 2
-    size = 224  # of the least class that has room
-    assert cost(store, lambda: store.get(b"k")) == (1, size, 0)
+    size = 16 + 8 + 4
+    whole = size + 7 & ~7
+    assert cost(store, lambda: store.get(b"k")) == (1, whole, 0)
+    other = store.pool.store("raw", name="test")
+    assert other.get(b"none") is None
+    assert cost(other, lambda: other.get(b"k"))[0] == 2
+    assert cost(other, lambda: other.get(b"k")) == (1, whole, 0)
     for write in (store.put, store.update):
-        assert cost(store, lambda write=write: write(b"k", b"5678")) == (1, 8, 16 + 8 + 4)
+        assert cost(store, lambda write=write: write(b"k", b"5678")) == (1, 8, size)
+    store.put(b"k", b"12345678")
+    assert cost(other, lambda: other.get(b"k"))[0] == 2  # it has grown
+    assert cost(other, lambda: other.get(b"k")) == (1, whole, 0)
     assert cost(store, lambda: store.delete(b"k")) == (2, 8, 8)
-    assert cost(store, lambda: store.get(b"k")) == (1, size, 0)
+    assert cost(store, lambda: store.get(b"k")) == (1, whole, 0)
     assert store.stats()["background"]["round_trips"] == before
 
 

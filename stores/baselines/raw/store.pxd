@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
 from limpet.stores.baselines.raw.parameters cimport *
+from limpet.stores.core.object_layout cimport HEADER, IMAGE_SIZE
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.base cimport Attempt
 from limpet.stores.core.status cimport *
@@ -20,6 +21,9 @@ cdef class RawObjects(Objects):
 
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     cpdef int write_hashed(self, u64 reference, bytes key, bytes value, u64 hashed) except -1
+    cdef int load_known(self, u64 reference, u64 size) except -1
+    @cython.locals(sizes=u64)
+    cdef u64 taken(self) noexcept
     cpdef bint deleted(self) noexcept
     cpdef bytes value(self)
     cpdef bint fits(self, u64 reference) except -1
@@ -33,12 +37,15 @@ cdef class Raw(HashStore):
     cdef int _prefetch_keys(self, list keys) except -1
     @cython.locals(at='long long', reference=u64)
     cdef u64 _known(self, bytes key) except? 0
-    @cython.locals(at='long long', reference=u64)
+    @cython.locals(at='long long')
+    cdef int _remember(self, bytes key, u64 reference, u64 size) except -1
+    @cython.locals(reference=u64)
     cdef u64 _seek(self, Place place, bytes key) except? 0
-    @cython.locals(place=Place, reference=u64, made=u64)
+    @cython.locals(place=Place, reference=u64, made=u64, outcome=int)
     cpdef int _change_once(
         self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
     ) except -1
+    @cython.locals(reference=u64, at='long long', size=u64)
     cdef object search_once(self, Place place, bytes key)
     @cython.locals(at=u64, reference=u64, there=bint)
     cdef int delete_once(self, Place place, bytes key) except -1

@@ -6,14 +6,17 @@ during a write may return half of each value, two concurrent writes may leave pa
 may a kill. The store serves only as a measure for others.
 
 Round trips where the place is remembered: 1 for a get, an update and a put, 2 for a delete;
-otherwise one or two more, for the index. A key's first insert is that of `race`, 3; its memory
-stays its own after a delete.
+otherwise one or two more, for the index. A key's first insert is that of `race`, 3, and remembers
+the place, too; its memory stays its own after a delete.
 
 A pair that is overwritten in place is as in records.py, with room for any value of the store:
 
     0     sizes   bits 0-15 length of the key, bits 16-62 of the value; bit 63: it was deleted
     8     0       (no checksum: readers do not check whether a value is whole)
     16    key, then value
+
+A get reads as much of it as the pair took when the handle saw it last; a longer one costs one more
+round trip.
 
 The object belongs to its key as long as the store exists, also while the key is deleted. So a
 handle can remember its place, and a late write hits no other key.
@@ -27,6 +30,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ValueTooLarge
 from limpet.stores.baselines.raw.parameters import DELETED, PREFETCH_SIZE, SIZES_MASK, RawParameters
 from limpet.stores.core.names import shown
+from limpet.stores.core.object_layout import HEADER, IMAGE_SIZE
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import DELETE, DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.check import Check
@@ -61,6 +65,24 @@ class RawObjects(Objects):
         self.header[0] = len(key) | len(value) << 16
         self.header[1] = 0
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+
+    def load_known(self, reference: int, size: int) -> None:
+        """Read an object, of which the pair took `size` bytes when it was seen last; one phase, or
+        two if it takes more by now."""
+        self.address = reference & ADDRESS_MASK
+        self.complete = True
+        self.image.read(self.address, min(size + 7, IMAGE_SIZE) >> 3)
+        self.sizes = self.image.head
+        self.endpoint.wait()
+        if size < min(self.taken(), IMAGE_SIZE):
+            self.load(reference)
+            self.endpoint.wait()
+        self.complete = self.taken() <= IMAGE_SIZE
+
+    def taken(self) -> int:
+        """Bytes that the pair in the image takes."""
+        sizes = self.sizes & SIZES_MASK
+        return HEADER + ((sizes & 0xFFFF) + 7 & ~7) + min(sizes >> 16, self.room)
 
     def deleted(self) -> bool:
         """Whether the pair in the image was deleted."""
@@ -116,15 +138,22 @@ class Raw(HashStore):
         self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
         return reference if self.cache.holds(at, key) else 0
 
+    def _remember(self, key: bytes, reference: int, size: int) -> None:
+        """Remember the place of a key, whose pair takes `size` bytes."""
+        at = self.cache.locate(key)
+        if at < 0 or self.cache.words[at + 1] != reference:
+            at = self.cache.add(key)
+        if at >= 0:
+            self.cache.words[at + 1] = reference
+            self.cache.words[at + 2] = size
+
     def _seek(self, place: Place, key: bytes) -> int:
         """Reference to the key's pair, from the index; 0 when it has none. The image has it."""
         self.index.choose(place, key)
         if not self.index.find(place, key):
             return 0
         reference = place.word & OBJECT_MASK
-        at = self.cache.add(key)
-        if at >= 0:
-            self.cache.words[at + 1] = reference
+        self._remember(key, reference, self.pairs.taken())
         return reference
 
     def _prefetch_keys(self, keys: list[bytes]) -> None:
@@ -142,8 +171,11 @@ class Raw(HashStore):
         """1 round trip if the place is remembered, else 2."""
         reference = self._known(key)
         if reference:
-            self.pairs.load(reference)
-            self.endpoint.wait()
+            at = self.cache.locate(key)
+            size = self.cache.words[at + 2]
+            self.pairs.load_known(reference, size)
+            if self.pairs.taken() != size:
+                self.cache.words[at + 2] = self.pairs.taken()
         elif not self._seek(place, key):
             return None
         return None if self.pairs.deleted() else self.pairs.value()
@@ -164,7 +196,10 @@ class Raw(HashStore):
         made = self.make_object(place, key, value, size, None)
         if not made:
             return NO_MEMORY
-        return self.slots.insert(place, key, (place.hash & 0xFF) << 56 | made, attempt)
+        outcome = self.slots.insert(place, key, (place.hash & 0xFF) << 56 | made, attempt)
+        if outcome == DONE:
+            self._remember(key, made, HEADER + (len(key) + 7 & ~7) + len(value))
+        return outcome
 
     def _write_over(self, reference: int, key: bytes, value: bytes, mode: int) -> int:
         at = reference & ADDRESS_MASK
@@ -174,6 +209,7 @@ class Raw(HashStore):
             if not deleted:
                 return EXISTS
         self.pairs.write(reference, key, value)
+        self._remember(key, reference, HEADER + (len(key) + 7 & ~7) + len(value))
         if deleted and mode == UPDATE:
             self.endpoint.store(at, len(key) | DELETED)
         self.endpoint.wait()
