@@ -239,7 +239,7 @@ class Worker:
                 return
             except queue.Full:
                 pass
-            except StoreFull as error:
+            except StoreFull:
                 # Results that are read give their memory back. Another program may be stopped.
                 own = ident == self.place.parent
                 results = self.replies.of(ident)
