@@ -89,8 +89,22 @@ class Unsendable(Exception):
         super().__init__(f"{first} and {second}")
 
 
-def raise_unsendable() -> None:
-    raise Unsendable(1, 2)
+class Wordless(Unsendable):
+    """Has no text either."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Ending(Exception):
+    """Ends the process that reads it."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
+
+
+def raise_unsendable(cls: Any = Unsendable) -> None:
+    raise cls(1, 2)
 
 
 def unsendable_result() -> Any:
@@ -121,6 +135,9 @@ def test_calls_that_cannot_be_sent_are_their_futures_errors() -> None:
             executor.submit(unsendable_result).result(PATIENCE_S)
         with pytest.raises(RuntimeError, match="Unsendable: 1 and 2"):
             executor.submit(raise_unsendable).result(PATIENCE_S)
+        for cls in (Wordless, Ending):
+            with pytest.raises(RuntimeError, match=cls.__name__):
+                executor.submit(raise_unsendable, cls).result(PATIENCE_S)
         with pytest.raises(SystemExit):
             executor.submit(leave, 3).result(PATIENCE_S)
         data = os.urandom(3 << 20)

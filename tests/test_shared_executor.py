@@ -22,6 +22,7 @@ from kit import waiting
 from kit.processes import child, children, exit_code
 
 import limpet
+from limpet.executor import worker
 from limpet.executor.crew import FEW
 from limpet.executor.worker import jobs_of
 
@@ -262,6 +263,25 @@ def test_a_call_that_kills_workers_of_all_programs_fails(pool: limpet.Pool) -> N
         with pytest.raises(limpet.WorkerDied, match=r"each of the 3 workers.*retries=2"):
             ours.submit(die).result(PATIENCE_S)
         assert one.do("end")["died"] + two.do("end")["died"] == 3
+    require_nothing_left(pool)
+
+
+def test_a_result_without_room_fails_its_future_in_a_full_pool(
+    pool: limpet.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ticks in ("EMPTY_TICKS", "OTHERS_TICKS"):
+        monkeypatch.setattr(worker, ticks, 2)
+    with executor(pool, 1) as ours, executor(pool) as other:
+        full = pool.deque("full", 1000)
+        for size in (1 << 20, 1 << 14, 1 << 8):
+            with contextlib.suppress(limpet.StoreFull):
+                while True:
+                    full.append(bytes(size))
+        for program in (ours, other):
+            with pytest.raises(limpet.StoreFull, match="no room for a result of"):
+                program.submit(bytes, 5000).result(PATIENCE_S)
+        full.clear()
+        assert other.submit(bytes, 5000).result(PATIENCE_S) == bytes(5000)
     require_nothing_left(pool)
 
 

@@ -8,7 +8,7 @@ A word is a letter and what it is about. The first letter puts, or gets a job an
     o       get a job at once, and drop the delivery
     l, m    get a dead letter: acknowledge it, or make it a job again
 In the end the survivor waits until all jobs are ready that are delayed, gets and acknowledges all
-jobs, and all dead letters: then all places are free.
+jobs, and all dead letters: then all places are free, and `join` has no job to wait for.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class JobsRun(ChannelRun):
         counts = channel.counts()
         if counts["free"] != channel.maxsize:
             return f"lost: not all places are free: {counts}"
-        return ""
+        return "" if channel.join(0.0) else "lost: no job is left, and `join` waits for some"
 
     def wrong(self) -> str:
         given = self.cluster.given

@@ -98,9 +98,9 @@ def pickled_error(error: BaseException) -> bytes:
     try:
         data = pickle.dumps((error, text))
         pickle.loads(data)
-    except Exception:
+    except BaseException:
         # An exception that cannot be sent, or not be read again, is told by its text.
-        told = RuntimeError(f"{type(error).__name__}: {error}")
+        told = RuntimeError("".join(traceback.format_exception_only(error)).strip())
         data = pickle.dumps((told, text))
     return data
 
@@ -239,13 +239,15 @@ class Worker:
                 return
             except queue.Full:
                 pass
-            except StoreFull as error:
+            except StoreFull:
                 # Results that are read give their memory back. Another program may be stopped.
                 own = ident == self.place.parent
                 results = self.replies.of(ident)
                 ticks = 0 if own and results is not None and results.qsize() else ticks + 1
                 if ticks == (EMPTY_TICKS if own else OTHERS_TICKS):
-                    kind, data = ERROR, pickled_error(error)
+                    # Short, without a traceback: it needs no object.
+                    full = StoreFull(f"no room for a result of {len(data)} bytes")
+                    kind, data = ERROR, pickle.dumps((full, ""))
             except LimpetError as error:  # it is too large, say
                 kind, data = ERROR, pickled_error(error)
             time.sleep(TICK_S)

@@ -162,6 +162,7 @@ TABLE: Final = [
     Variant(JOBS, channels.ONE_LINE, scheduled("jobs", "p0 p3|a a"), WRONG),
     Variant(JOBS, channels.NO_DELAY, scheduled("jobs", "pd pd|a a"), ("early",)),
     Variant(JOBS, channels.TAKES_TOO, scheduled("jobs", "p a|p a"), WRONG),
+    Variant(JOBS, channels.UNCOUNTED, scheduled("jobs", "p a|p a"), ("lost",)),
     Variant(JOBS, channels.INDEX_AS_IT_IS, scheduled("jobs", "p a|p a|p"), ("lost",)),
 ]  # fmt: skip
 RARE: Final = {

@@ -248,6 +248,14 @@ def puts_at_once(put: Any) -> Any:
     return lambda self, data, level, due, key: put(self, data, level, 0, key)
 
 
+def acks_uncounted(ack: Any) -> Any:
+    def run(self: Any, number: int) -> None:
+        ack(self, number)
+        self._count(1)
+
+    return run
+
+
 LOST_WITH_THE_DEAD: Final = Mutant(
     "jobs-of-the-dead-stay", (of("jobs/table", "JobTable.give_back", gives_none_back),)
 )
@@ -266,4 +274,7 @@ INDEX_AS_IT_IS: Final = Mutant(
 )
 NO_DELAY: Final = Mutant(
     "delay-is-not-kept", (Change("channels/jobs/table", "JobTable.put", puts_at_once),)
+)
+UNCOUNTED: Final = Mutant(
+    "ack-is-not-counted", (Change("channels/jobs/table", "JobTable.ack", acks_uncounted),)
 )
