@@ -36,5 +36,5 @@ CHANNELS: Final = {
         {"maxsize": 4, "max_deliveries": 2, "visibility_timeout": 0.0, **_CODED},
     ),
 }
-"""What a channel is named in programs of its own: `queue` is the one without acks, `jobs` that with
+"""The name of a channel in programs of its own: `queue` is the one without acks, `jobs` that with
 acks. Their words: sim_queue.py, sim_containers.py, sim_holders.py, sim_jobs.py."""
