@@ -23,7 +23,7 @@ from limpet.stores.registry import KINDS, store_class
 
 pytestmark = pytest.mark.exhaustive_in_pure(
     "the same lines as compiled, and slower",
-    quick=["race", "race-*", "queue*", "fusee-marked", "pool"],
+    quick=["race", "race-*", "queue*", "pool"],
 )
 MANY = [
     "race", "rcuckoo", "loco", "pdpm", "rtx-sherman", "fusee", "swarm", "cache", "dict", "array",

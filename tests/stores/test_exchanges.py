@@ -212,6 +212,7 @@ def test_a_batch_is_one_exchange_for_each_phase(pools: Any, kind: str) -> None:
     assert costs(store, lambda: store.delete_many(keys)) == (3, 3)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 @pytest.mark.exhaustive("as race", quick=["race", "race-locks"])
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "race-locks"])
 def test_split_moves_many_pairs_in_a_phase(pools: Any, kind: str) -> None:

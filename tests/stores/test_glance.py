@@ -602,6 +602,7 @@ def test_gets_have_pins_where_memory_is_not_coherent(pools: Any, kind: str) -> N
     has_pins_without_coherence(pools, kind)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 def test_writer_never_waits_for_a_reader_that_is_stopped(pools: Any, kind: str) -> None:
     """In a glance, at any of its steps; and the reader goes on where it was."""
     table = Table(pools, kind)

@@ -38,6 +38,7 @@ def test_growth_says_how_full_a_table_is(pools: Any, kind: str) -> None:
     assert row["splits"] == []
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 @pytest.mark.parametrize("kind", KINDS)
 def test_growth_shows_the_split_of_another_client(pools: Any, kind: str) -> None:
     """Looks between the steps of splits: who is at it, and how far it is, which goes up."""

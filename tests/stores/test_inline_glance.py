@@ -261,6 +261,7 @@ def test_gets_have_pins_where_memory_is_not_coherent(pools: Any) -> None:
     has_pins_without_coherence(pools, "rcuckoo")
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 def test_a_reader_that_is_stopped_keeps_no_memory(pools: Any, kind: str) -> None:
     """In a get of a short value, at any of its steps; and the reader goes on where it was."""
     table = Table(pools, kind)

@@ -246,6 +246,7 @@ def test_a_remembered_leaf_may_be_an_extent_of_zeros_now(pools: Any) -> None:
     assert store.get_many(keys) == [b"again"] * 100
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 @pytest.mark.parametrize("kind", ["sherman", "dtx-sherman"])
 def test_scan_in_reverse_order_leaves_a_remembered_leaf_that_is_none_now(
     pools: Any, kind: str

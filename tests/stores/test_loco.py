@@ -122,6 +122,7 @@ def looked_at(store: Any, work: Callable[[], object]) -> int:
     return (total() - before) // (8 * store.parameters.entry_words)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines, and slower")
 def test_first_operation_looks_at_one_part_of_a_large_table(pools: Any) -> None:
     pool = pools(node_size="16MiB")
     store = pool.store("loco", name="test", capacity=40_000, key_size=8, value_size=8)
