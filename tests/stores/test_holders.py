@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import signal
@@ -171,8 +172,9 @@ def test_a_forked_child_does_not_release_its_parents_permit(pools: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["semaphore", "readers", "writers"])
 def test_never_more_hold_than_may_while_processes_are_killed(pools: Any, kind: str) -> None:
-    """Each holder marks a place of its own. A victim is stopped, and its mark is cleared, before it
-    is killed: so no mark is there without its hold."""
+    """Each holder marks a place of its own, with another mark each time: marks that are there in
+    two looks were there together. A victim is stopped, and its mark is cleared, before it is
+    killed: so no mark is there without its hold."""
     pool = pools()
     workers, most = 4, 2 if kind == "semaphore" else 1
     inside, wrong, rounds = pool.array("in", workers), pool.counter("wrong"), pool.counter("n")
@@ -181,16 +183,20 @@ def test_never_more_hold_than_may_while_processes_are_killed(pools: Any, kind: s
         lock = pool.rwlock("rw", prefer=kind)
         held = lock.write()
 
+    def count() -> int:
+        marks = [{*inside[:].tolist()} - {0} for _ in range(2)]
+        return len(marks[0] & marks[1])
+
     def works(number: int) -> None:
-        while True:
+        for mark in itertools.count(os.getpid() << 32):
             if kind != "semaphore" and number % 2:
                 with lock.read():
-                    if sum(inside[:]):
+                    if count():
                         wrong.add()
             else:
                 with held:
-                    inside[number] = 1
-                    if sum(inside[:]) > most:
+                    inside[number] = mark
+                    if count() > most:
                         wrong.add()
                     inside[number] = 0
             rounds.add()
