@@ -20,7 +20,7 @@ COMPILED = BUILD == "compiled"
 
 
 def test_table_2_of_the_paper() -> None:
-    rows = list(common(300 if COMPILED else 60, 1000 if COMPILED else 300, seed=1))
+    rows = list(common(1500 if COMPILED else 60, 1000 if COMPILED else 300, seed=1))
     assert {row.store for row in rows} == set(TABLE_2)
     for row in rows:
         found, (usual, late) = row.result, row.paper or ("", "")
@@ -64,14 +64,13 @@ def share(workload: Workload) -> float:
 
 
 def test_a_warm_up_is_not_counted() -> None:
-    cold = Workload("swarm", 2, ops=20, keys=20, nodes=3, warm_up=0)
-    warm = Workload("swarm", 2, ops=20, keys=20, nodes=3, warm_up=5)
-    for workload in (cold, warm):
+    for warm_up in (0, 5):
+        workload = Workload("swarm", 2, ops=20, keys=20, nodes=3, warm_up=warm_up, write_share=0.05)
         report = run_timed(workload, PRESETS["rdma"])
         assert sum(kind.count for kind in report.kinds) == 40
         assert report.virtual_ns < 20 * 30_000
         (gets,) = (kind for kind in report.kinds if kind.kind == "get")
-        assert (gets.shares.get(1, 0) > 0.9) == (workload.warm_up > 0)
+        assert (gets.shares.get(1, 0) > 0.8) == (warm_up > 0)
 
 
 @pytest.mark.exhaustive("all tables")
