@@ -127,11 +127,14 @@ class Finder:
 
     def _note_row(self, row: Row, at: int) -> None:
         """Remember what the words read show of our row: all, or, if others have its word of M, too,
-        only that word."""
-        if self.shared and row.known:
-            row.take_words()
+        only that word, unless its pointers were read."""
+        if self.shared:
+            if row.known:
+                row.take_words()
+            elif row.register.asks:
+                row.known = row.take_metadata()
             row.note(self.cache.words, at)
-        elif not self.shared and not row.known and row.infer():
+        elif not row.known and row.infer():
             row.note(self.cache.words, at)
 
     # ---- places in the index --------------------------------------------------------------------

@@ -27,6 +27,7 @@ cdef class Register:
     cdef readonly int width
     cdef readonly int words_max
     cdef public int own
+    cdef public bint asks
     cdef u64[::1] bases
     cdef public u64 reference
     cdef public u64 area

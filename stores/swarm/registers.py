@@ -76,6 +76,8 @@ class Register:
         self.words_max = self.width + IN_PLACE_WORDS + most // 8
         self.own = -1
         """Our row; -1: we have none."""
+        self.asks = False
+        """Whether each READ reads the pointers of our row, too, as the next WRITE needs them."""
         self.bases = array("Q", bytes(8 * REPLICAS_ROW))
         """Where the words begin on each replica."""
         self.reference = 0

@@ -236,7 +236,7 @@ class Replica:
         self.count = self.register.count(self.k, what)
         self.rows = 0
         self.endpoint.read_words(self.register.bases[self.k], self.front, self.count, 0)
-        if what == ROW and self.register.own >= 0:
+        if (what == ROW or self.register.asks) and self.register.own >= 0:
             self.read_row(self.register.own)
 
     def post(self, what: int) -> None:
@@ -248,7 +248,7 @@ class Replica:
 
     def _post_row(self, what: int) -> None:
         row = self.register.own
-        if what == ROW and row >= 0:
+        if (what == ROW or self.register.asks) and row >= 0:
             at = self.register.pointer(self.k, row, 0)
             self.endpoint.post_read(at, self.pointers, 2, 2 * row)
             self.rows = bit(row)

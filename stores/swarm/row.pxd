@@ -58,6 +58,8 @@ cdef class Row:
     cdef int is_new(self, u64 word) except -1
     @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
+    @cython.locals(register=Register, shared=bint)
+    cdef int _ask(self) except -1
     @cython.locals(k=int, state=u64)
     cdef int note(self, u64[::1] words, long long at) except -1
     @cython.locals(wanted=Wanted, nodes=u64)

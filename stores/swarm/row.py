@@ -92,6 +92,7 @@ class Row:
         self.buffer.reference = 0
         for k in range(self.count):
             self.mine[k] = 0
+        self._ask()
 
     # ---- the writer -----------------------------------------------------------------------------
 
@@ -172,6 +173,14 @@ class Row:
         self.buffer.reference = 0
         for k in range(self.count):
             self.mine[k] = words[at + FIXED + k]
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have a READ read our row, if a WRITE would have to: where clients share a word of M, it
+        does not show which side of our row is empty."""
+        register = self.register
+        shared = register.buffers < register.writers and register.locks > 0
+        register.asks = shared and not self.known and self.is_writer()
 
     def note(self, words: Any, at: int) -> None:
         """Note our words of M and the empty side, if they are known, in an entry of the cache."""
