@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from kit.processes import gather
+from kit.waiting import until
 from rich.console import Console
 
 import limpet
@@ -443,6 +444,8 @@ def test_progress_shows_calls_that_are_done_and_workers_that_died(tmp_path: Path
         with executor.progress(Console(file=out, width=100)):
             list(executor.map(square, range(20)))
             assert executor.submit(die_once, str(tmp_path / "once")).result(PATIENCE_S) == "done"
+            # Another worker may be done before the executor has looked at the dead one.
+            until(lambda: executor.counts()["died"])
         counts = executor.counts()
         assert (counts["calls"], counts["done"], counts["died"]) == (21, 21, 1)
     assert re.search(r"21/21 +\d workers, 1 died", out.getvalue())
