@@ -29,7 +29,7 @@ from limpet.executor.worker import jobs_of
 pytestmark = pytest.mark.either_build(
     "the executor is not compiled", but=["test_workers_of_each_program*", "test_parameters*"]
 )
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0 if limpet.build == "compiled" else 200.0
 until = functools.partial(waiting.until, within_s=PATIENCE_S)
 FORK = multiprocessing.get_context("fork")
 NAME = "render"
