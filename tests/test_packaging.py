@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from kit import compiler
 from kit.compiled_constants import compiled_modules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +36,6 @@ def run(*command: str | Path, cwd: Path, pure: bool = False) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["LIMPET_PURE"] = "1" if pure else ""
     environment["CFLAGS"] = "-O0"  # what is compiled here need not be fast
-    environment["CC"] = f"{sys.executable} {compiler.__file__}"
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
