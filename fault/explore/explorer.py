@@ -296,22 +296,14 @@ class Tally:
 
 def cluster_of(parameters: Exploration) -> SimulatedCluster:
     """The cluster on which runs with these parameters take place."""
-    if parameters.store in CHANNELS:
-        return ChannelCluster(
-            CHANNELS[parameters.store],
-            parameters.clients,
-            parameters=parameters.parameters,
-            nodes=parameters.node_count,
-            fence=parameters.fence,
-            value_size=parameters.value_size,
-            scarce=parameters.scarce,
-            remote=parameters.remote,
-        )
-    make = CacheCluster if parameters.store in CACHES else SimulatedCluster
-    if parameters.names:
+    subject: Any = parameters.store
+    make: Any = CacheCluster if subject in CACHES else SimulatedCluster
+    if subject in CHANNELS:
+        make, subject = ChannelCluster, CHANNELS[subject]
+    elif parameters.names:
         make = NamesCluster
-    return make(
-        parameters.store,
+    made: SimulatedCluster = make(
+        subject,
         parameters.clients,
         nodes=parameters.node_count,
         parameters=parameters.parameters,
@@ -323,6 +315,7 @@ def cluster_of(parameters: Exploration) -> SimulatedCluster:
         durable=parameters.durable,
         remote=parameters.remote,
     )
+    return made
 
 
 def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int) -> Run:

@@ -78,7 +78,7 @@ FIXED: Final = 5
 """Words of an entry of the cache (cache.py) before those of the replicas."""
 
 WORDS: Final = 0
-"""What is read of a replica: ident, capacity and M."""
+"""A read of a replica takes ident, capacity and M."""
 ROW: Final = 1
 """And the pointers of our row."""
 WHOLE: Final = 2

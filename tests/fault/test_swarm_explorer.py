@@ -140,8 +140,8 @@ def test_clients_that_take_memory_from_each_other_are_told_that_it_is_full(
 
 GET_TRIPS_MAX = 8
 """Read; our row; the pointer of the value, in place no more, the value, and a copy of it written
-back; the value; the same tuple is read again; TRYLOCK. What the one who stands still has done does
-not change meanwhile, so nothing is read more often than that."""
+back; the value; the same tuple is read again; TRYLOCK. The client that stands still changes
+nothing meanwhile, so nothing is read more often than that."""
 STEPS = 400
 
 
