@@ -22,10 +22,13 @@ cdef class Holds:
     cpdef u64 take(self, u64 word, owner) except 0
     @cython.locals(index=Py_ssize_t, record=u64)
     cpdef u64 record_of(self, owner) except? 0
-    @cython.locals(record=u64)
+    @cython.locals(index=Py_ssize_t)
     cpdef int give_back(self, owner) except -1
     cpdef int release(self, owner) except -1
+    cdef int _release(self, Py_ssize_t index) except -1
     @cython.locals(index=Py_ssize_t)
     cdef Py_ssize_t _index_of(self, owner) except -2
+    @cython.locals(index=Py_ssize_t)
+    cdef bint _any(self) except -1
     @cython.locals(slot=u64)
     cdef u64 _slot(self) noexcept

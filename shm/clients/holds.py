@@ -110,15 +110,18 @@ class Holds:
 
     def give_back(self, owner: Any) -> None:
         """Let go what the owner's record names, if it has one."""
-        record = self.record_of(owner)
-        if record:
-            let_go(self.client, record)
-            self.release(owner)
+        index = self._index_of(owner)
+        if index >= 0:
+            let_go(self.client, self.client.slot + RECORDS + 8 * index)
+            self._release(index)
 
     def release(self, owner: Any) -> None:
         """The owner's record is 0, and may be taken again."""
-        self.owners[self._index_of(owner)] = None
-        if self.marked and not self.count and self._slot() != ALIASED:
+        self._release(self._index_of(owner))
+
+    def _release(self, index: int) -> None:
+        self.owners[index] = None
+        if self.marked and not self._any() and self._slot() != ALIASED:
             # ORDER: our note first: a bit that is set without records is harmless.
             self.marked = False
             self.endpoint.mcas(HOLDS, 0, 0, 0, bit(self._slot()))
@@ -129,6 +132,13 @@ class Holds:
             if self.owners[index] is owner:
                 return index
         return -1
+
+    def _any(self) -> bool:
+        """Whether a record is taken."""
+        index = 0
+        while index < RECORDS_COUNT and self.owners[index] is None:
+            index += 1
+        return index < RECORDS_COUNT
 
     @property
     def count(self) -> int:

@@ -156,6 +156,8 @@ cdef class Endpoint:
     cpdef int end(self) except -1
     cpdef int write_back(self, u64 addr, u64 size) except -1
     cpdef int invalidate(self, u64 addr, u64 size) except -1
+    cpdef object lend(self, u64 addr, u64 size, bint writable)
+    cpdef bint lost(self, int node) except -1
     cpdef int make_durable(self, u64 node_from, u64 node_end, u64 control_from, u64 control_end) except -1
     cpdef int dirty(self, u64 addr, u64 size) except -1
     cpdef int flush(self, u64 addr, u64 size) except -1

@@ -322,7 +322,7 @@ cdef class Endpoint:
         """The state word under which `node` may be used; 0 when it is not attached."""
         return expected_state(self, node) if 0 <= node <= 255 else 0
 
-    def lend(self, u64 addr, u64 size, bint writable):
+    cpdef object lend(self, u64 addr, u64 size, bint writable):
         """`size` bytes at `addr` for use without verbs: `Lent`. NodeFailed, AddressError: as of a
         verb."""
         if not size:  # may be at the very end
@@ -415,7 +415,7 @@ cdef class Endpoint:
         """
         return do_renew_edges(self, addr, size)
 
-    def lost(self, int node) -> bool:
+    cpdef bint lost(self, int node) except -1:
         """Whether this process has met SIGBUS on `node`, other than for a full file system."""
         if not 0 <= node <= 255 or self._map[node].lost == NULL:
             return False

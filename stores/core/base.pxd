@@ -68,5 +68,9 @@ cdef class Store:
     cdef int _after_a_drop(self) except -1
     cdef bint _find_feed(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
+    cpdef object hold(self, bytes key, owner)
+    cpdef int let_go_of(self, owner) except -1
+    cpdef object reserve_object(self, bytes key, u64 size, owner)
+    cpdef int link_reserved(self, bytes key, owner, u64 reference, u64 size, u64 digest) except -1
     cdef int _prefetch_batch(self, list keys) except -1
     cdef int _prefetch_keys(self, list keys) except -1

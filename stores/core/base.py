@@ -129,8 +129,8 @@ class Store:
     majorities = False
     """Whether it survives the loss of a minority of the replicas only, and not of all but one."""
     views = False
-    """Whether it has `view` and `reserve`; then the class has `hold`, `reserve_object`,
-    `link_reserved` and `let_go_of`; with replicas, `have_ready` for the two in the midst."""
+    """Whether it has `view` and `reserve`, by `hold`, `let_go_of`, `reserve_object` and
+    `link_reserved`; with replicas, by `have_ready` in place of the last two."""
     watchable = False
     """Whether it has `changes`: then each of its writes notes its keys in `feed` (feed.py)."""
     losses_survived = 0
@@ -504,6 +504,25 @@ class Store:
                 f"{self.name}: a remote client views nothing in place; use get and put"
             )
         require_coherence(self)
+
+    def hold(self, key: bytes, owner: Any) -> tuple[int, int] | None:
+        """Hold the object of a key for this owner (holds.py): address and size of the value; None:
+        the key is missing."""
+        raise NotImplementedError
+
+    def let_go_of(self, owner: Any) -> None:
+        """Let go what this client holds for the owner."""
+        raise NotImplementedError
+
+    def reserve_object(self, key: bytes, size: int, owner: Any) -> tuple[int, int]:
+        """An object for this key and a value of `size` bytes, held for this owner: its reference
+        and the address of the value."""
+        raise NotImplementedError
+
+    def link_reserved(self, key: bytes, owner: Any, reference: int, size: int, digest: int) -> int:
+        """Make the value that is in a reserved object, with this checksum, the value of its key.
+        After an exception the owner may still hold it."""
+        raise NotImplementedError
 
     def changes(self, prefix: Any = b"") -> Any:
         """The changes of keys that begin with `prefix`, from now on: a `Changes`, with `get` and

@@ -1,5 +1,6 @@
 cimport cython
 
+from limpet.shm.clients.holds cimport Holds
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.core.base cimport Store
@@ -10,14 +11,18 @@ cdef class Loan:
     cdef bint over
     cdef object value
     cdef object lent
+    cdef int node
 
     cdef object begin(self, object lent)
     cdef bint take_back(self) except -1
+    @cython.locals(holds=Holds)
     cdef bint end(self) except -1
 
 cdef class Block:
     cdef readonly Store store
     cdef readonly bytes key
+    cdef u64 size
+    cdef u64 reference
     cdef Loan loan
     cdef object __weakref__
 
@@ -25,13 +30,13 @@ cdef class Block:
     cdef object _begin(self, Loan loan)
 
 cdef class ValueView(Block):
-    cdef int node
+    @cython.locals(address=u64, size=u64)
+    cdef object _begin(self, Loan loan)
 
 cdef class Reservation(Block):
-    cdef u64 size
-    cdef u64 reference
-
     cdef int _link(self, Loan loan) except -1
+
+cdef set _loans
 
 @cython.locals(loan=Loan)
 cpdef int settle_late(object client) except -1

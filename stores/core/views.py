@@ -26,8 +26,8 @@ block has neither of them: its memoryviews are released in the fork.
 from __future__ import annotations
 
 import os
-import weakref
 from typing import Any
+from weakref import ref
 
 from limpet.shm.endpoint.fabric import checksum_buffer
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -62,9 +62,11 @@ class Loan:
 
     def __init__(self, block: Block) -> None:
         self.store = block.store
-        self.block = weakref.ref(block)
+        self.block = ref(block)
         self.over = False
         """Whether the block has ended, or is that of the process that this one was forked from."""
+        self.node = 0
+        """The memory node of a view."""
         self.value: memoryview | None = None
         self.lent: Any = None
         """The memory that was lent, until nothing has it any longer."""
@@ -94,18 +96,24 @@ class Loan:
         self.over = True
         if not self.take_back():
             return False
-        if self.store.client.holds.record_of(self):
+        holds = self.store.client.holds
+        if holds.record_of(self):
             self.store.let_go_of(self)
         _loans.discard(self)
         return True
 
 
 class Block:
-    """The common part of a view and a reservation: one loan for each block."""
+    """The common part of a view and a reservation: one loan for each block.
 
-    def __init__(self, store: Any, key: bytes) -> None:
+    `size`: the bytes of a reservation."""
+
+    def __init__(self, store: Any, key: bytes, size: int = 0) -> None:
         self.store = store
         self.key = key
+        self.size = size
+        self.reference = 0
+        """The object that is reserved."""
         self.loan: Loan | None = None
         """The loan of the last block."""
 
@@ -146,16 +154,12 @@ class Block:
 class ValueView(Block):
     """`with store.view(key) as value`."""
 
-    def __init__(self, store: Any, key: bytes) -> None:
-        Block.__init__(self, store, key)
-        self.node = 0
-
     def _begin(self, loan: Loan) -> memoryview | None:
         found = self.store.hold(self.key, loan)
         if found is None:
             return None
         address, size = found
-        self.node = address >> NODE_SHIFT
+        loan.node = address >> NODE_SHIFT
         return loan.begin(self.store.endpoint.lend(address, size, False))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -164,17 +168,12 @@ class ValueView(Block):
             return
         if not loan.end() and error is None:
             raise self._still_lent("the value of")
-        if error is None and self.store.endpoint.lost(self.node):
-            raise NodeFailed(self.node, "it was lost while a value on it was viewed")
+        if error is None and self.store.endpoint.lost(loan.node):
+            raise NodeFailed(loan.node, "it was lost while a value on it was viewed")
 
 
 class Reservation(Block):
     """`with store.reserve(key, size) as buffer`."""
-
-    def __init__(self, store: Any, key: bytes, size: int) -> None:
-        Block.__init__(self, store, key)
-        self.size = size
-        self.reference = 0
 
     def _begin(self, loan: Loan) -> memoryview | None:
         if self.store.replicated:

@@ -60,21 +60,25 @@ cdef class HashStore(Store):
     )
     @cython.locals(slot=u64)
     cdef object search_once(self, Place place, bytes key)
-    cpdef hold(self, bytes key, owner)
+    @cython.locals(attempt=u64)
+    cpdef object hold(self, bytes key, owner)
     @cython.locals(place=Place)
-    cpdef _hold(self, bytes key, owner)
+    cdef object _hold(self, bytes key, owner)
     @cython.locals(slot=u64, holds=ClientHolds)
-    cpdef hold_once(self, Place place, bytes key, owner)
+    cpdef object hold_once(self, Place place, bytes key, owner)
     cpdef u64 busy_slot(self, u64 slot) noexcept
-    cpdef reserve_object(self, bytes key, u64 size, owner)
-    @cython.locals(place=Place, node=u64, reference=u64)
-    cpdef u64 _allocate(self, bytes key, u64 exact, owner) except? 0
+    @cython.locals(reference=u64, start=u64)
+    cpdef object reserve_object(self, bytes key, u64 size, owner)
+    @cython.locals(exact=u64, reference=u64)
+    cdef u64 _allocated(self, bytes key, u64 size, owner) except? 0
+    @cython.locals(place=Place, node=u64, reference=u64, client=Client, holds=ClientHolds)
+    cdef u64 _allocate(self, bytes key, u64 exact, owner) except? 0
     @cython.locals(way=HashAttempt)
     cpdef int link_reserved(self, bytes key, owner, u64 reference, u64 size, u64 digest) except -1
     @cython.locals(met=HashAttempt, client=Client, record=u64, holds=ClientHolds)
     cdef u64 resume(self, way) except? 0
     @cython.locals(holds=ClientHolds)
-    cpdef let_go_of(self, owner)
+    cpdef int let_go_of(self, owner) except -1
     @cython.locals(
         row=int, count=int, first=Py_ssize_t, search=BatchSearch, decided=bint, slot=u64, at=Place
     )

@@ -167,22 +167,25 @@ class HashStore(Store):
     # ---- values in place ----------------------------------------------------------------------
 
     def hold(self, key: bytes, owner: Any) -> tuple[int, int] | None:
-        """Hold the object of a key for this owner (holds.py): address and size of the value; None:
-        the key is missing."""
         self.operations += 1
         attempt = 0
-        while isinstance(found := self.within(self._hold, key, owner), HashAttempt):
+        while isinstance(found := self._hold(key, owner), HashAttempt):
             attempt += 1
             self._go_on(AGAIN, found, key, b"", 0, PUT, attempt)
         return found
 
     def _hold(self, key: bytes, owner: Any) -> Any:
-        """As `hold`, in an operation; a HashAttempt: its slot is not at rest."""
+        """As `hold`, in one attempt; a HashAttempt: its slot is not at rest."""
         place = self.place
-        found = self.hold_once(place, key, owner)
-        if found is None and (place.busy or place.word):
-            return self._note(AGAIN, None, key, 0)
-        return found
+        self.client.enter()
+        try:
+            self.require_there()
+            found = self.hold_once(place, key, owner)
+            if found is None and (place.busy or place.word):
+                return self._note(AGAIN, None, key, 0)
+            return found
+        finally:
+            self.client.leave()
 
     def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
         """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
@@ -210,8 +213,6 @@ class HashStore(Store):
         return 0
 
     def reserve_object(self, key: bytes, size: int, owner: Any) -> tuple[int, int]:
-        """An object for this key and a value of `size` bytes, held for this owner: its reference
-        and the address of the value."""
         self.operations += 1
         reference = self._allocated(key, size, owner)
         start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
@@ -225,25 +226,31 @@ class HashStore(Store):
         """An object for this key and a value of `size` bytes, held for this owner; for None, it is
         free again."""
         exact = self.objects.size_for(key, size)
-        while not (reference := self.within(self._allocate, key, exact, owner)):
+        while not (reference := self._allocate(key, exact, owner)):
             self._obtain_memory(key, PUT, exact, True)
-        return int(reference)
-
-    def _allocate(self, key: bytes, exact: int, owner: Any) -> int:
-        place = self.place
-        self.index.choose(place, key)
-        node = self.index.node_of(place.table)
-        reference = self.allocator.allocate(node, exact, self.replicas)
-        if reference and owner is not None:
-            # ORDER: in the record before it leaves the client journal. An object that stays there
-            # is not linked, so the end of the operation frees it.
-            self.client.holds.take(reference | OWES, owner)
-            self.client.drop(0)
         return reference
 
+    def _allocate(self, key: bytes, exact: int, owner: Any) -> int:
+        """As `_allocated`, in one attempt; 0: there is no memory ready."""
+        place = self.place
+        client = self.client
+        client.enter()
+        try:
+            self.require_there()
+            self.index.choose(place, key)
+            node = self.index.node_of(place.table)
+            reference = self.allocator.allocate(node, exact, self.replicas)
+            if reference and owner is not None:
+                # ORDER: in the record before it leaves the client journal. An object that stays
+                # there is not linked, so the end of the operation frees it.
+                holds = client.holds
+                holds.take(reference | OWES, owner)
+                client.drop(0)
+            return reference
+        finally:
+            client.leave()
+
     def link_reserved(self, key: bytes, owner: Any, reference: int, size: int, digest: int) -> int:
-        """Make the value that is in a reserved object, with this checksum, the value of its key.
-        After an exception the owner may still hold it."""
         way = HashAttempt(size)
         way.owner, way.reference, way.digest = owner, reference, digest
         return self._change(key, b"", size, PUT, way)
@@ -265,7 +272,6 @@ class HashStore(Store):
         return met.size
 
     def let_go_of(self, owner: Any) -> None:
-        """Let go what this client holds for the owner."""
         holds = self.client.holds
         self.client.enter()
         try:
