@@ -662,7 +662,8 @@ class PoolCore:
         """The last events: clients recovered or fenced, nodes failed; oldest first.
 
         `since`: only those from that number on. `time_ns` is the wall clock's; `took_ns` passed
-        between noticing a death and having repaired everything.
+        between noticing a death and having repaired everything, or between the last look at a
+        client that was fenced and its end.
         """
         return self.exclusively(lambda: self.membership.events(since))  # type: ignore[no-any-return]
 

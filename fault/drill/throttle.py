@@ -12,8 +12,8 @@ within a lease before the kill: then two separate holds were taken for one long 
       repair. No client has a reason to kill it
 
 A client notes after each turn the time at which it came back, in memory that survives the client.
-The pool's event, which is written after the kill, dates the kill. So a client that is named here
-was killed without a reason, even on the slowest machine.
+The pool's event, which is written after the kill, dates the last look at the client before it. So a
+client that is named here was killed without a reason, even on the slowest machine.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def _report(
     events = reversed(pool.events())
     fenced = {event["pid"]: event for event in events if event["kind"] == "fenced"}
     for event in fenced.values():
-        since_ns = event["time_ns"] - clocks_ns - notes.last_of(event["pid"])
+        looked_ns = event["time_ns"] - event["took_ns"] - clocks_ns
+        since_ns = looked_ns - notes.last_of(event["pid"])
         if since_ns < lease_ns:
             blamed.append(
                 f"process {event['pid']} was killed as standing still {since_ns / 1e6:.1f} ms "

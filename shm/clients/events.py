@@ -2,7 +2,7 @@
 
 Entry, 64 bytes: 0 sequence number + 1, written last; 8 kind; 16 subject (client id or node);
 24 its pid; 32 client that caused the event; 40 wall-clock time in ns; 48 ns from the moment when a
-death was noticed to the event.
+death was noticed to the event; of a client that was fenced, from the last look at it to its end.
 A reader takes an entry only if the sequence number belongs to its place, before and after it reads.
 """
 

@@ -6,6 +6,10 @@ process that may write to the pool could cause a kill of any process of this use
 show the mappings of a process (there is no /proc, or the process hides from us), the process is not
 killed, and the log names the client instead, as with `fence="wait"`.
 
+From the judgement to the kill, milliseconds may pass on a busy machine, in which the process may go
+on. So the last step before the signal is to look at the client's pin and progress again: if it got
+on, it is not killed. The event of a kill tells how long before its end that look was.
+
 The evidence (`Sightings`): how long a client has been seen to hold something. It stands still in
 one hold of one resource. So a sighting belongs to a resource (a lock, a lease, a client in an
 operation) together with a *hold*: a value that no other hold of this resource has. The sighting
@@ -118,17 +122,24 @@ class Members(Protocol):
     def occupied(self) -> Iterator[tuple[int, int]]: ...
     def is_local(self, slot: int) -> bool: ...
     def dead(self, slot: int, word: int) -> bool: ...
+    def activity(self, slot: int) -> tuple[int, int]: ...
     def suspend(self, slot: int, word: int, what: str) -> None: ...
     @staticmethod
     def pid(word: int) -> int: ...
 
 
-def kill(membership: Members, slot: int, word: int, what: str) -> bool:
-    """Kill the client of a slot, and wait until it is dead; False when this is not possible."""
+def kill(
+    membership: Members, slot: int, word: int, what: str, seen: tuple[int, int] | None = None
+) -> int:
+    """Kill the client of a slot, and wait until it is dead; how long that took from the last look
+    at the client, in ns. 0: it is not possible, or the client got on: its pin and its progress word
+    are others than these that were `seen`."""
     endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
     at = slot_address(slot)
+    looked_ns = time.monotonic_ns()
 
     def sure() -> bool:
+        nonlocal looked_ns
         # ORDER: called when the pid cannot become another process's any more. If the state word and
         # the lock then show that the client lives, that process is the client.
         if endpoint.load(at) != word or membership.dead(slot, word):
@@ -139,12 +150,16 @@ def kill(membership: Members, slot: int, word: int, what: str) -> bool:
             "%s: killing process %d: it stood still for %.3f s and others wait for %s",
             membership.pool, pid, membership.lease_s, what,
         )  # fmt: skip
-        return True
+        # ORDER: last, as what comes before may take long.
+        looked_ns = time.monotonic_ns()
+        return seen is None or membership.activity(slot) == seen
 
     try:
-        return membership.watcher.kill(pid, endpoint.load(at + slots.STARTED), sure=sure)
+        if not membership.watcher.kill(pid, endpoint.load(at + slots.STARTED), sure=sure):
+            return 0
     except PermissionError:  # another user's
-        return False
+        return 0
+    return max(1, time.monotonic_ns() - looked_ns)
 
 
 class Heart:

@@ -173,7 +173,4 @@ def _may_have_copies(membership: Membership, pinned: Pinned) -> bool:
         return False
     if membership.dead(pinned.slot, pinned.word):
         return False
-    return not (
-        membership.stands_still("copies", pinned)
-        and membership.end(pinned.slot, pinned.word, "copies of control words")
-    )
+    return not membership.end_if_still("copies", pinned, "copies of control words")

@@ -361,10 +361,12 @@ class Membership:
         if place is None or self.dead(*place, waiting=True):
             return True
         slot, word = place
-        hold = (self._activity(slot), step)
-        return self.overdue((ident, what), hold, steadily=True) and self.end(slot, word, what)
+        seen = self.activity(slot)
+        return self.overdue((ident, what), (seen, step), steadily=True) and self.end(
+            slot, word, what, seen
+        )
 
-    def _activity(self, slot: int) -> tuple[int, int]:
+    def activity(self, slot: int) -> tuple[int, int]:
         """The pin and the progress word of a slot's client: one of them changes if it gets on."""
         at = slot_address(slot)
         return self.endpoint.load(at + slots.PIN), self.endpoint.load(at + slots.PROGRESS)
@@ -400,9 +402,10 @@ class Membership:
         if self.dead(slot, word, waiting=True):
             self.recover(slot, word)
             return True
-        return self.stands_still("memory", laggard) and self.fence(
-            slot, word, "memory that it may be reading"
-        )
+        if not self.end_if_still("memory", laggard, "memory that it may be reading"):
+            return False
+        self.recover(slot, word)
+        return True
 
     def _ends_idle_pin(self, slot: int, word: int) -> bool:
         """Take back the pin of another handle of this process, if that is in no operation: memory
@@ -425,8 +428,11 @@ class Membership:
 
     def stands_still(self, what: str, laggard: Pinned) -> bool:
         """Whether it has been seen in the same operation, without progress, for a whole lease."""
-        progress = self.endpoint.load(slot_address(laggard.slot) + slots.PROGRESS)
-        hold = (laggard.word, laggard.pin, progress)
+        return self._stands_still(what, laggard, self.activity(laggard.slot))
+
+    def _stands_still(self, what: str, laggard: Pinned, seen: tuple[int, int]) -> bool:
+        # The pin that it has now may be another one: a recoverer changes its own (`share_pin`).
+        hold = (laggard.word, laggard.pin, seen[1])
         return self.overdue((what, laggard.slot), hold, steadily=True)
 
     def fail_node(self, node: int, generation: int) -> bool:
@@ -448,8 +454,16 @@ class Membership:
             self.recover(slot, word)
         return ended
 
-    def end(self, slot: int, word: int, what: str) -> bool:
-        """Make a client provably dead; False when policy or rights forbid that."""
+    def end_if_still(self, key: str, laggard: Pinned, what: str) -> bool:
+        """`end`, if the client `stands_still`; whether it is provably dead."""
+        seen = self.activity(laggard.slot)
+        return self._stands_still(key, laggard, seen) and self.end(
+            laggard.slot, laggard.word, what, seen
+        )
+
+    def end(self, slot: int, word: int, what: str, seen: tuple[int, int] | None = None) -> bool:
+        """Make a client provably dead; False when policy or rights forbid that, or it has got on:
+        its `activity` is another one than was `seen`."""
         pid = self.pid(word)
         if self.parameters.fence == "wait" or pid == os.getpid() or not self.is_local(slot):
             self.suspend(slot, word, what)
@@ -457,9 +471,12 @@ class Membership:
             return False
         if self.endpoint.load(slot_address(slot)) != word:
             return True
-        if fencing.kill(self, slot, word, what):
-            self.note(FENCED, client_id(slot, word), pid)
+        took_ns = fencing.kill(self, slot, word, what, seen)
+        if took_ns:
+            self.note(FENCED, client_id(slot, word), pid, took_ns)
             return True
+        if seen is not None and self.activity(slot) != seen:
+            return False
         if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
             return True
         if (

@@ -50,7 +50,6 @@ from limpet.shm.endpoint.slots import (
     INCARNATION_BITS,
     PARKED,
     PIN,
-    PROGRESS,
     client_id,
 )
 from limpet.shm.endpoint.states import (
@@ -215,9 +214,9 @@ class View:
         word = self.endpoint.load(slot_address(slot))
         if word >> 60 == FREE or client_id(slot, word) != ident or self.membership.dead(slot, word):
             return True
-        progress = self.endpoint.load(slot_address(slot) + PROGRESS)
-        return self.membership.overdue("leader", (ident, progress), steadily=True) and (
-            self.membership.end(slot, word, "a change of the view")
+        seen = self.membership.activity(slot)
+        return self.membership.overdue("leader", (ident, seen[1]), steadily=True) and (
+            self.membership.end(slot, word, "a change of the view", seen)
         )
 
     def _change(self) -> None:
@@ -285,6 +284,5 @@ class View:
             return True
         # A changed pin is no sign of its end: a recoverer changes its own (`share_pin`).
         return self.membership.dead(slot, word) or (
-            self.membership.stands_still("view", laggard)
-            and self.membership.end(slot, word, "a change of the view")
+            self.membership.end_if_still("view", laggard, "a change of the view")
         )

@@ -329,6 +329,24 @@ def test_own_second_handle_is_never_fenced(pools: Any) -> None:
     assert [event["kind"] for event in pool.events()] == ["suspended"]
 
 
+def test_client_that_gets_on_between_judgement_and_kill_lives(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", capacity=64)
+    membership = pool.membership
+    with serving(pool, store) as other:
+        slot, word = membership.place(other.do("join"))
+        seen = membership.activity(slot)
+        other.do("pin")
+        assert not membership.end(slot, word, "what it had", seen)
+        other.do("unpin")
+        assert other.do("get") is None
+        assert pool.events() == []
+        other.stop()
+        assert membership.end(slot, word, "what it has", membership.activity(slot))
+        assert other.reap() == -signal.SIGKILL
+    assert [event["kind"] for event in pool.events()] == ["fenced"]
+
+
 def test_client_that_works_is_not_fenced_however_slow(pools: Any) -> None:
     """Its pin moves: it never stands still for a lease."""
     pool = pools(node_size="512KiB", lease_us=200_000)

@@ -146,9 +146,7 @@ class Stop:
             return True
         if membership.dead(slot, word) or view.concerns(slot, ident) or self._recovers(slot, ident):
             return True
-        return bool(membership.stands_still(self.what, laggard)) and bool(
-            membership.end(slot, word, self.what)
-        )
+        return bool(membership.end_if_still(self.what, laggard, self.what))
 
 
 class Recovery:
