@@ -19,8 +19,8 @@ def _overdue_for_ever(
     return self.now() - since.setdefault((resource, hold), self.now()) >= self.lease_s
 
 
-def _progress_alone(self: Membership, slot: int) -> int:
-    return int(self.endpoint.load(slot_address(slot) + slots.PROGRESS))
+def _progress_alone(self: Membership, slot: int) -> tuple[int, int]:
+    return 0, int(self.endpoint.load(slot_address(slot) + slots.PROGRESS))
 
 
 @contextlib.contextmanager
@@ -29,5 +29,5 @@ def sightings_for_ever() -> Iterator[None]:
     counts, since the first one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Membership, "overdue", _overdue_for_ever)
-        patch.setattr(Membership, "_activity", _progress_alone)
+        patch.setattr(Membership, "activity", _progress_alone)
         yield
