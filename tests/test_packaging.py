@@ -1,4 +1,9 @@
-"""Packaging: the list of compiled modules, what the archives hold, and installing from them."""
+"""Packaging: the list of compiled modules, what the archives hold, and installing from them.
+
+A test that compiles everything takes minutes, so it is in the soak. In its place, a wheel is made
+of an sdist where the modules are that this tree has compiled: the sources are the same, as another
+test says.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -14,6 +20,7 @@ import pytest
 from kit.compiled_constants import compiled_modules
 
 ROOT = Path(__file__).resolve().parent.parent
+CONSTANTS = ROOT / "build" / "constants"
 BUILD_S = 600
 HANG_S = 2 * BUILD_S
 """Compiling everything takes minutes on a busy machine; a test does it twice at most."""
@@ -76,8 +83,22 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return top
 
 
-def wheel_of(sdist: Path, folder: Path, pure: bool) -> Path:
+def hand_over(folder: Path) -> None:
+    """Put what this tree has compiled where the build in a folder would put it."""
+    copies = {ROOT / path: folder / path for path in sources("*.c")}
+    copies |= {path: folder / path.relative_to(ROOT) for path in CONSTANTS.rglob("*.pxd")}
+    platform = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    copies |= {ROOT / path: folder / f"build/lib.{platform}" / path for path in sources("*.so")}
+    for source, target in copies.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def wheel_of(sdist: Path, folder: Path, pure: bool, again: bool = False) -> Path:
+    """The wheel of an sdist. `again`: it is compiled, also if the tree is."""
     source = unpacked(sdist, folder / "source")
+    if not pure and not again:
+        hand_over(source)
     run(
         sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source,
         cwd=folder, pure=pure,
@@ -163,11 +184,15 @@ def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) 
     try_out(wheel, tmp_path, "pure")
 
 
-@pytest.mark.exhaustive("compiles")
+@pytest.mark.soak("compiles everything", cases=["again"])
+@pytest.mark.exhaustive("builds wheels")
+@pytest.mark.parametrize("again", [False, True], ids=["handed over", "again"])
 def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
-    sdist: Path, tmp_path: Path
+    again: bool, sdist: Path, tmp_path: Path
 ) -> None:
-    wheel = wheel_of(sdist, tmp_path, pure=False)
+    if not again and not sources("*.so"):
+        pytest.skip("this tree is not compiled")
+    wheel = wheel_of(sdist, tmp_path, pure=False, again=again)
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     assert f"-{tag}-{tag}-linux" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()
@@ -188,7 +213,8 @@ def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
 def _fails_without_a_compiler(folder: Path) -> None:
     """Build once more where C files are made already, which takes long."""
     (source,) = (folder / "source").iterdir()
-    shutil.rmtree(source / "build")
+    for made in source.glob("build/lib.*"):
+        shutil.rmtree(made)
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source],
         cwd=folder,
