@@ -33,6 +33,7 @@ assert drill_cuts.cut.name == "cuts"
 @pytest.mark.exhaustive(
     "every kind", quick=["race", "cache", "channels", "transactions", "computations"]
 )
+@pytest.mark.soak("baselines", cases=["clover", "dtx-*", "pdpm"])
 @pytest.mark.parametrize(
     "subject",
     [each for each in SUBJECTS if each not in ALIKE and (BUILD == "compiled" or each not in SLOW)],

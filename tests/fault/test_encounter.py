@@ -51,6 +51,7 @@ def test_every_kind_with_replicas_is_among_them() -> None:
 
 
 @pytest.mark.exhaustive("every kind", quick=["fusee-1-stopped get*", "swarm-1-stopped get*"])
+@pytest.mark.soak("baselines", cases=["dm-abd-*", "fusee-??-*"])
 @pytest.mark.parametrize(("kind", "failures", "meeting"), ROWS, ids=str)
 def test_a_meeting_is_survived(kind: str, failures: int, meeting: Meeting) -> None:
     result = Encounter(kind, failures, LIMIT).meet(meeting)

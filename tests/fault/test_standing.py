@@ -30,6 +30,9 @@ pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slo
 compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by many turns")
 
 
+VARIANTS = ["dm-abd*", "dtx-*", "fusee-cr*", "fusee-nc*", "pdpm*"]
+"""Subjects that wait as others do."""
+
 PARTS = {"owned_var", "atomic_var", "shared_region", "rendezvous", "power_controller"}
 """Channels without waiting clients that are parts of other channels, or an example."""
 
@@ -45,6 +48,7 @@ def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
 
 
 @pytest.mark.exhaustive("every kind", quick=["race", "lock", "queue"])
+@pytest.mark.soak("they wait as others do", cases=VARIANTS)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_throttled_clients_that_get_on_are_not_killed(
     subject: str, make_url: Callable[[], str]
@@ -76,6 +80,7 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
 
 @pytest.mark.either_build("every step of the same lines", but=["race-*", "lock-*"])
 @pytest.mark.exhaustive("every kind", quick=["race-*", "lock-*"])
+@pytest.mark.soak("they wait as others do", cases=VARIANTS)
 @pytest.mark.parametrize(
     ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in roles_of(subject)]
 )
@@ -99,7 +104,7 @@ def test_looks_make_nothing_beside_creators_and_droppers(
 ) -> None:
     monkeypatch.setattr(looks, "STORM_S", 0.5)
     monkeypatch.setattr(beside, "PATIENCE_S", 60.0)
-    result = looks.Looks(subject, make_url(), stride=9).run(role)
+    result = looks.Looks(subject, make_url(), stride=29).run(role)
     assert result.ok, result.failure
     assert result.runs > 1 or role == "storm"
 
@@ -144,6 +149,7 @@ def test_repair_that_waits_for_those_at_work_is_found(
 
 @pytest.mark.either_build("the same lines of Python")
 @pytest.mark.exhaustive("every kind", quick=["race-*", "queue-*"])
+@pytest.mark.soak("they wait as others do", cases=VARIANTS)
 @pytest.mark.parametrize(
     ("subject", "role"), [(subject, role) for subject in CONTAINED for role in ROLES]
 )

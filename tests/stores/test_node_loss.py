@@ -135,6 +135,7 @@ def test_what_a_client_leaves_that_met_a_poisoned_page_is_whole(
 
 
 @pytest.mark.exhaustive("every kind and change", quick=["race-insert", "rcuckoo-insert"])
+@pytest.mark.soak("baselines", cases=["clover-*", "dtx-*", "fusee-??-*", "pdpm-*"])
 @pytest.mark.skipif(limpet.build != "compiled", reason="a pure build ends by SIGBUS")
 @pytest.mark.parametrize("change", ["insert", "update", "delete"])
 # dm-abd frees the buffers of a former value when it closes, and can leave those on that node.

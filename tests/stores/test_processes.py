@@ -249,7 +249,7 @@ def test_memory_that_others_freed_can_be_used(tight_store: Any, pools: Any) -> N
 
 
 @pytest.mark.exhaustive("two seconds each", quick=["race", "swarm"])
-@pytest.mark.soak("the same code as another kind's", cases=["dtx-race", "fusee-*"])
+@pytest.mark.soak("baselines", cases=["clover", "dm-abd", "dtx-*", "fusee-*", "pdpm", "sherman"])
 @pytest.mark.usefixtures("recovered")
 def test_processes_killed_at_any_time_leave_a_sound_store(make_store: Make) -> None:
     store = make_store(capacity=1000, pool_nodes=2, pool_node_size="8MiB")
