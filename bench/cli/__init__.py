@@ -21,7 +21,6 @@ from limpet.bench.cli.processes import kills_command, timeline_command
 from limpet.bench.cli.transactions import transactions_command
 from limpet.bench.cli.virtual import (
     cuckoo_command,
-    roundtrips_command,
     virtual_command,
 )
 
@@ -50,7 +49,6 @@ for command in (
     timeline_command,
     figures_command,
     virtual_command,
-    roundtrips_command,
     cuckoo_command,
     instructions_command,
     lines_command,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from limpet.bench.figures.entries import Entry, Found
 
-PAPERS = {"rtx": "rtx_entries", "loco": "loco_entries"}
+PAPERS = {"loco": "loco_entries", "rtx": "rtx_entries", "swarm": "swarm_entries"}
 
 
 @click.command("figures")

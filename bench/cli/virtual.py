@@ -70,55 +70,6 @@ def virtual_command(as_json: bool, **given: Any) -> None:
         console().print(f"{workload}", soft_wrap=True)
 
 
-@click.command("roundtrips")
-@click.option("--ops", type=click.IntRange(10), default=400, show_default=True,
-              help="Operations of each client that are counted.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
-              help="Keys that are there.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
-              help="Of every random choice.")  # fmt: skip
-@json_option
-def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
-    """Count round trips in virtual time, beside those that the SWARM paper reports.
-
-    Takes a minute or two. Equal arguments give equal figures, on any machine.
-    """
-    module = simulation("limpet.bench.figures.roundtrips")
-    common = list(module.common(ops, keys, seed))
-    contended = list(module.contended(ops, seed))
-    shared = list(module.shared(ops, seed))
-    if as_json:
-        print_json([dataclasses.asdict(row) for row in (*common, *contended, *shared)])
-        return
-    numbers: tuple[str, ...] = ("median", "p99", "mean", "exchanges", "paper", "paper, p99")
-    shown = table("YCSB B, 4 clients (Table 2)", "store", "operation", *numbers, right=numbers)
-    for row in common:
-        result = row.result
-        shown.add_row(
-            row.store, result.kind, f"{result.round_trips_p50:.0f}",
-            f"{result.round_trips_p99:.0f}", f"{result.round_trips:.2f}",
-            f"{result.exchanges:.2f}", *row.paper,
-        )  # fmt: skip
-    console().print(shown)
-    numbers = ("clients", "1", "2", "3", "4", "more", "most", "p50", "p99", "paper: 1, 2, more")
-    shown = table("YCSB A, one key (section 7.8)", "store", "operation", *numbers, right=numbers)
-    for row in contended:
-        result = row.result
-        shares = [result.shares.get(count, 0.0) for count in range(1, 5)]
-        shown.add_row(
-            row.store, result.kind, str(row.clients), *(f"{share:.1%}" for share in shares),
-            f"{1 - sum(shares):.1%}", str(result.round_trips_max), time_text(result.p50_ns),
-            time_text(result.p99_ns), ", ".join(f"{share:.0%}" for share in row.paper or ()) or "-",
-        )  # fmt: skip
-    console().print(shown)
-    numbers = ("metadata words", "one round trip", "paper")
-    shown = table("updates of 64 writers (section 7.9)", "mix", *numbers, right=numbers)
-    for row in shared:
-        ours = row.result.shares.get(1, 0.0)
-        shown.add_row(row.mix, str(row.buffers), f"{ours:.0%}", f"{row.paper[0]:.0%}")
-    console().print(shown)
-
-
 @click.command("cuckoo")
 @click.option("--figures", type=List(str), default=",".join(FIGURES), show_default=True,
               help="Figures of the paper to count; 4c and 7 are one run.")  # fmt: skip

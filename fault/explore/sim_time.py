@@ -65,6 +65,8 @@ WARM_WRITES: Final = 8
 times."""
 WARM_UP_NS: Final = 2000
 """In the warm-up, the time from an operation's answer to the next operation."""
+WIRE: Final = ("foreground", "background")
+"""The scopes whose bytes are on the wire."""
 EPOCH_S: Final = float(1 << 30)
 """The leases' time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
@@ -175,7 +177,8 @@ class KindResult:
 class TimedReport:
     """The result of a workload; `throughput` in operations a (virtual) second, of all clients.
 
-    `busy_throughput`: the same, until the first client has done all its operations, so that all
+    `wire_bytes`: bytes that an operation reads and writes, in the background, too.
+    `busy_throughput`: `throughput` until the first client has done all its operations, so that all
     clients are at work; `throughput` includes the time in which the last client is alone.
     """
 
@@ -185,6 +188,7 @@ class TimedReport:
     verbs: int
     throughput: float
     busy_throughput: float
+    wire_bytes: float
     kinds: tuple[KindResult, ...]
 
 
@@ -278,6 +282,8 @@ class World:
         self.ends: list[float] = []
         """The end time of each counted operation."""
         self.verbs = 0
+        self.bytes_before = 0
+        """Bytes that the clients have read and written before their counted operations."""
         self.begun = 0.0
         """The time at which the first client begins its counted operations."""
         self.known = list(range(workload.keys))
@@ -399,6 +405,7 @@ class World:
         )  # fmt: skip
         drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
         self.warm_up(drawn)
+        self.bytes_before = self.bytes_so_far()
         for client, operations in zip(self.clients, drawn, strict=True):
             client.endpoint.turn, client.endpoint.world = self.turn, self
             remote = getattr(client.store, "remote", None)
@@ -442,6 +449,11 @@ class World:
         for _ in range(workload.warm_up):
             for client, operations in zip(self.clients, drawn, strict=True):
                 self._step(client, self._call(client, *next(operations))[1])
+
+    def bytes_so_far(self) -> int:
+        """Bytes that the clients have read and written, in the background, too."""
+        counts = (client.endpoint.counters(scope) for client in self.clients for scope in WIRE)
+        return sum(count["bytes_read"] + count["bytes_written"] for count in counts)
 
     def _step(self, client: TimedClient, operation: Callable[[], object]) -> None:
         self.begun += 2 * self.model.one_way_ns + WARM_UP_NS
@@ -566,7 +578,8 @@ def _report(world: World) -> TimedReport:
     kinds = tuple(_kind(name, samples) for name, samples in sorted(world.samples.items()))
     return TimedReport(
         world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0,
-        busy / (first - world.begun) * 1e9 if first > world.begun else 0.0, kinds,
+        busy / (first - world.begun) * 1e9 if first > world.begun else 0.0,
+        (world.bytes_so_far() - world.bytes_before) / total if total else 0.0, kinds,
     )  # fmt: skip
 
 

@@ -33,7 +33,6 @@ LONG: Final = {
     "lines": ["--subjects", "race", "--ops", "1000000"],
     "peers": ["--store", "race", "--peers", "", "--rounds", "1000"],
     "power": ["--live", "--ms", "1000"],
-    "roundtrips": [],
     "timeline": [],
     "transactions": ["--peers", "rtx-race", "--rounds", "1000"],
     "virtual": ["--ops", "100000"],
