@@ -282,8 +282,8 @@ class World:
         self.ends: list[float] = []
         """The end time of each counted operation."""
         self.verbs = 0
-        self.bytes_before = 0
-        """Bytes that the clients have read and written before their counted operations."""
+        self.wire_bytes = 0
+        """Bytes that counted operations have read and written, in the background, too."""
         self.begun = 0.0
         """The time at which the first client begins its counted operations."""
         self.known = list(range(workload.keys))
@@ -405,7 +405,7 @@ class World:
         )  # fmt: skip
         drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
         self.warm_up(drawn)
-        self.bytes_before = self.bytes_so_far()
+        self.wire_bytes = -self._bytes_so_far()
         for client, operations in zip(self.clients, drawn, strict=True):
             client.endpoint.turn, client.endpoint.world = self.turn, self
             remote = getattr(client.store, "remote", None)
@@ -430,6 +430,7 @@ class World:
                 client.greenlet.throw()  # those that are in the midst of an operation leave it
         if self.failed is not None:
             raise self.failed
+        self.wire_bytes += self._bytes_so_far()
 
     def warm_up(self, drawn: Sequence[Drawn]) -> None:
         """Let the clients do their first operations, one after another, each at a time later."""
@@ -450,8 +451,7 @@ class World:
             for client, operations in zip(self.clients, drawn, strict=True):
                 self._step(client, self._call(client, *next(operations))[1])
 
-    def bytes_so_far(self) -> int:
-        """Bytes that the clients have read and written, in the background, too."""
+    def _bytes_so_far(self) -> int:
         counts = (client.endpoint.counters(scope) for client in self.clients for scope in WIRE)
         return sum(count["bytes_read"] + count["bytes_written"] for count in counts)
 
@@ -579,7 +579,7 @@ def _report(world: World) -> TimedReport:
     return TimedReport(
         world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0,
         busy / (first - world.begun) * 1e9 if first > world.begun else 0.0,
-        (world.bytes_so_far() - world.bytes_before) / total if total else 0.0, kinds,
+        world.wire_bytes / total if total else 0.0, kinds,
     )  # fmt: skip
 
 

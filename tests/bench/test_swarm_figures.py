@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -17,8 +18,13 @@ from limpet.shm.endpoint.fabric import BUILD
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
 COMPILED = BUILD == "compiled"
-OTHER_WAY_ROUND = {"9", "12", "table 3"}
-"""The full entries say why."""
+OTHER_WAY_ROUND = {
+    "5": "GET, median: swarm and fusee",
+    "6": "GET, mean: swarm and fusee|GETs that read the index",
+    "9": "8192 bytes: UPDATE, median and throughput|8192 bytes: GET, median and UPDATE",
+    "12": "UPDATE in so many|clients: GET, median, us: swarm and dm-abd",
+}
+"""What may be, by entry: entries say why, or there are few operations."""
 
 
 def quick(*names: str) -> dict[str, Any]:
@@ -39,7 +45,8 @@ def test_round_trips_are_the_papers() -> None:
 def test_entries_have_the_papers_orders(name: str) -> None:
     found = quick(name)[name]
     assert found["points"]
-    assert found["verdict"].startswith("same order") or name in OTHER_WAY_ROUND, found["wrong"]
+    allowed = OTHER_WAY_ROUND.get(name, "nothing")
+    assert not [pair for pair in found["wrong"] if not re.search(allowed, pair)]
 
 
 @pytest.mark.exhaustive("hundreds of runs")
