@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import itertools
 import multiprocessing
-import os
 import random
 import signal
 import sys
@@ -157,13 +156,8 @@ def main() -> str | None:
     parser = argparse.ArgumentParser(description="An asyncio service, and kills.")
     parser.add_argument("--requests", type=int, default=1000)
     count = parser.parse_args().requests
-    url = f"shm://example-async-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="8MiB") as pool:
-            return asyncio.run(serve(pool, count))
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="8MiB") as pool:
+        return asyncio.run(serve(pool, count))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ bytes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import multiprocessing
-import os
 import random
 import signal
 import sys
@@ -128,13 +126,8 @@ def main() -> int:
     seconds = parser.parse_args().seconds
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-bank-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="16MiB") as pool:
-            return 0 if run(pool, seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="16MiB") as pool:
+        return 0 if run(pool, seconds) else 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ with `setdefault`: the first one counts.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 import os
 import random
@@ -109,13 +108,8 @@ def main() -> int:
     count = parser.parse_args().jobs
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-jobs-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="8MiB") as pool:
-            return 0 if run(pool, count) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="8MiB") as pool:
+        return 0 if run(pool, count) else 1
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ node is always in one of the two lists, whoever is killed and when.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
-import os
 import random
 import signal
 import struct
@@ -168,13 +166,8 @@ def main() -> int:
     seconds = parser.parse_args().seconds
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-list-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="16MiB") as pool:
-            return 0 if run(pool, seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="16MiB") as pool:
+        return 0 if run(pool, seconds) else 1
 
 
 if __name__ == "__main__":

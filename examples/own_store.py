@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import dataclasses
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -256,13 +255,8 @@ def main() -> int:
     seconds = parser.parse_args().seconds
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-own-store-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="4MiB") as pool:
-            return 0 if run(pool, seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="4MiB") as pool:
+        return 0 if run(pool, seconds) else 1
 
 
 if __name__ == "__main__":

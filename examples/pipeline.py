@@ -12,10 +12,8 @@ then, the item goes through the rest twice. The last stage writes by `setdefault
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import multiprocessing
-import os
 import random
 import signal
 import sys
@@ -132,13 +130,8 @@ def main() -> int:
     items = parser.parse_args().items
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-pipeline-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="16MiB") as pool:
-            return 0 if run(pool, items) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="16MiB") as pool:
+        return 0 if run(pool, items) else 1
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ WORKERS = 4
 REPORTS = 40
 ROOM = 20
 COMPUTE_S = 0.005
-TTL_MS = 200
+TTL_S = 0.2
 KILL_EVERY_S = 0.1
 WORKERS_MOST = 5000
 WAIT_S = 60
@@ -69,7 +69,7 @@ def work(pool: limpet.Pool, me: int) -> None:
     while not closing.is_set():
         number = min(int(chance.paretovariate(0.7)), REPORTS) - 1
         compute = functools.partial(report, pool, me, number)
-        if cache.get_or_compute(number, compute, ttl=TTL_MS, stale=TTL_MS) != text(number):
+        if cache.get_or_compute(number, compute, ttl=TTL_S, stale=TTL_S) != text(number):
             wrong.add()
         served.add()
 
@@ -138,13 +138,8 @@ def main() -> int:
     seconds = parser.parse_args().seconds
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-shared-cache-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="8MiB") as pool:
-            return 0 if run(pool, seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="8MiB") as pool:
+        return 0 if run(pool, seconds) else 1
 
 
 if __name__ == "__main__":

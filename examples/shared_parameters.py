@@ -16,7 +16,6 @@ There are a thousand weights, and each step brings them nearer to the best ones.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -155,13 +154,8 @@ def main() -> int:
     seconds = parser.parse_args().seconds
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-shared-parameters-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="4MiB") as pool:
-            return 0 if run(pool, seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="4MiB") as pool:
+        return 0 if run(pool, seconds) else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import http.client
 import multiprocessing
-import os
 import random
 import signal
 import socketserver
@@ -163,16 +162,11 @@ def main() -> int:
     count = parser.parse_args().jobs
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda number, _: ended.append(number))
-    url = f"shm://example-web-jobs-{os.getpid()}"
-    try:
-        with (
-            limpet.create(url, node_size="16MiB") as pool,
-            socketserver.TCPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server,
-        ):
-            return 0 if run(server, pool, count) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with (
+        limpet.temporary(node_size="16MiB") as pool,
+        socketserver.TCPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server,
+    ):
+        return 0 if run(server, pool, count) else 1
 
 
 if __name__ == "__main__":

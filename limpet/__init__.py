@@ -1,9 +1,10 @@
 """Crash-tolerant key-value stores in passive shared memory, for many Python processes.
 
-    pool = limpet.create("shm://demo", nodes=3, node_size="64MiB")
-    kv = pool.store("race", name="sessions", capacity=100_000)
-    kv.put(b"k", b"v")
-    limpet.destroy("shm://demo")
+    with limpet.temporary(nodes=3, node_size="64MiB") as pool:
+        kv = pool.store("race", name="sessions", capacity=100_000)
+        kv.put(b"k", b"v")
+
+A pool that stays is made by `limpet.create("shm://NAME")`.
 
 There is no server. Any process may be killed at any instruction; see the README.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
+from limpet.shm.ephemeral import prune
 from limpet.shm.errors import (
     AddressError,
     BrokenBarrierError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.execution import Transaction
 
 create = Pool.create
+temporary = Pool.temporary
 open = Pool.open  # noqa: A001
 
 __version__ = RELEASE
@@ -114,6 +117,8 @@ __all__ = [
     "destroy",
     "msgspec_codec",
     "open",
+    "prune",
+    "temporary",
 ]
 
 _LATE = {

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "keys": ("cli.dumps", "Write the keys of a store to stdout."),
     "load": ("cli.dumps", "Put the entries of a dump into a store."),
     "ls": ("cli.pools", "List the pools in shared memory."),
+    "prune": ("cli.prune", "Remove what killed processes have left."),
     "put": ("cli.values", "Set a key to a value."),
     "rack": ("cli.rack", "Lose a virtual machine that works on a pool."),
     "rename": ("cli.values", "Give a store another name."),

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels import task_waits
 from limpet.stores.channels.barrier.barrier import Party
 from limpet.stores.channels.event import NEVER
@@ -63,13 +64,14 @@ def _once(error: type[Exception], call: Callable[..., T], *given: Any, **named: 
 
 
 async def _within(
-    timeout: float | None, over: Callable[[], T], wait: Callable[..., Awaitable[T]], *given: Any
+    timeout: Seconds | None, over: Callable[[], T], wait: Callable[..., Awaitable[T]], *given: Any
 ) -> T:
     """The result of `wait(*given)`, or, when the time is over, of `over()`."""
+    seconds = None if timeout is None else seconds_of("timeout", timeout)
     await checkpoint()  # before the first attempt: a call that is cancelled takes nothing
-    if timeout is None:
+    if seconds is None:
         return await wait(*given)
-    with anyio.move_on_after(timeout):
+    with anyio.move_on_after(seconds):
         return await wait(*given)
     return over()
 
@@ -102,13 +104,13 @@ class Shared(Generic[H]):
 class Queue(Shared["shared_queue.SharedQueue"]):
     """`pool.queue(name)`. The tasks of a loop get elements in the order in which they came."""
 
-    async def get(self, timeout: float | None = None) -> Any:
+    async def get(self, timeout: Seconds | None = None) -> Any:
         """As `SharedQueue.get`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_nowait)
         return await _within(timeout, _empty, in_line, handle, handle.news, attempt, self._more)
 
-    async def get_many(self, limit: int, timeout: float | None = None) -> list[Any]:
+    async def get_many(self, limit: int, timeout: Seconds | None = None) -> list[Any]:
         """As `SharedQueue.get_many`."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_many, limit, False)
@@ -117,13 +119,13 @@ class Queue(Shared["shared_queue.SharedQueue"]):
         )
         return found
 
-    async def put(self, item: Any, timeout: float | None = None) -> None:
+    async def put(self, item: Any, timeout: Seconds | None = None) -> None:
         """As `SharedQueue.put`; raises queue.Full, and what that raises."""
         handle = self.handle
         attempt = partial(_once, queue.Full, handle.put, item, False)
         await _within(timeout, _full, in_line, handle, handle.room, attempt, self._roomy)
 
-    async def join(self, timeout: float | None = None) -> bool:
+    async def join(self, timeout: Seconds | None = None) -> bool:
         """As `SharedQueue.join`."""
         handle = self.handle
         return await _within(
@@ -142,7 +144,7 @@ class Queue(Shared["shared_queue.SharedQueue"]):
 class DeadLetters(Shared["job_queue.DeadLetters"]):
     """Of `Jobs`."""
 
-    async def get(self, timeout: float | None = None) -> job_queue.Delivery:
+    async def get(self, timeout: Seconds | None = None) -> job_queue.Delivery:
         """As `DeadLetters.get`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_nowait)
@@ -152,7 +154,7 @@ class DeadLetters(Shared["job_queue.DeadLetters"]):
 class SubmittedJob(Shared["job_queue.SubmittedJob"]):
     """Of `Jobs`."""
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: Seconds | None = None) -> Any:
         """As `SubmittedJob.result`."""
         handle = self.handle
         attempt = partial(_once, TimeoutError, handle.result, 0)
@@ -162,13 +164,15 @@ class SubmittedJob(Shared["job_queue.SubmittedJob"]):
 class Jobs(Shared["job_queue.JobQueue"]):
     """`pool.queue(name, acks=True)`. A delivery's own calls do not wait."""
 
-    async def get(self, timeout: float | None = None) -> job_queue.Delivery:
+    async def get(self, timeout: Seconds | None = None) -> job_queue.Delivery:
         """As `JobQueue.get`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_nowait)
         return await _within(timeout, _empty, in_line, handle, handle.news, attempt)
 
-    async def get_many(self, limit: int, timeout: float | None = None) -> list[job_queue.Delivery]:
+    async def get_many(
+        self, limit: int, timeout: Seconds | None = None
+    ) -> list[job_queue.Delivery]:
         """As `JobQueue.get_many`."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_many, limit, False)
@@ -177,9 +181,9 @@ class Jobs(Shared["job_queue.JobQueue"]):
     async def put(
         self,
         item: Any,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
-        delay: float = 0.0,
+        delay: Seconds = 0,
         priority: int = 0,
         key: str | bytes | None = None,
     ) -> bool:
@@ -192,7 +196,7 @@ class Jobs(Shared["job_queue.JobQueue"]):
             timeout, _full, in_line, handle, handle.room, attempt, lambda: not handle.full()
         )
 
-    async def submit(self, item: Any, timeout: float | None = None, **how: Any) -> SubmittedJob:
+    async def submit(self, item: Any, timeout: Seconds | None = None, **how: Any) -> SubmittedJob:
         """As `JobQueue.submit`; raises queue.Full, and what that raises."""
         handle = self.handle
         attempt = partial(_once, queue.Full, handle.submit, item, False, **how)
@@ -205,7 +209,7 @@ class Jobs(Shared["job_queue.JobQueue"]):
         """As `JobQueue.job`."""
         return SubmittedJob(self.handle.job(name))
 
-    async def join(self, timeout: float | None = None) -> bool:
+    async def join(self, timeout: Seconds | None = None) -> bool:
         """As `JobQueue.join`."""
         handle = self.handle
         return await _within(
@@ -221,13 +225,13 @@ class Jobs(Shared["job_queue.JobQueue"]):
 class Ring(Shared["ring_buffer.RingBuffer"]):
     """`pool.ring(name)`."""
 
-    async def receive(self, timeout: float | None = None) -> Any:
+    async def receive(self, timeout: Seconds | None = None) -> Any:
         """As `RingBuffer.receive`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.receive_nowait)
         return await _within(timeout, _empty, until, handle, handle.news, attempt)
 
-    async def send(self, item: Any, timeout: float | None = None) -> None:
+    async def send(self, item: Any, timeout: Seconds | None = None) -> None:
         """As `RingBuffer.send`; raises queue.Full, and what that raises."""
         handle = self.handle
         attempt = partial(_once, queue.Full, handle.send, item, 0)
@@ -243,7 +247,7 @@ class Ring(Shared["ring_buffer.RingBuffer"]):
 class Subscription(Shared["topic.Subscription"]):
     """Of `Topic`."""
 
-    async def get(self, timeout: float | None = None) -> Any:
+    async def get(self, timeout: Seconds | None = None) -> Any:
         """As `Subscription.get`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_nowait)
@@ -267,7 +271,7 @@ class Topic(Shared["topic.Topic"]):
 class Changes(Shared["changes.Changes"]):
     """Of `store.changes()`."""
 
-    async def get(self, timeout: float | None = None) -> changes.Change:
+    async def get(self, timeout: Seconds | None = None) -> changes.Change:
         """As `Changes.get`; raises queue.Empty."""
         handle = self.handle
         attempt = partial(_once, queue.Empty, handle.get_nowait)
@@ -283,7 +287,7 @@ class Changes(Shared["changes.Changes"]):
 class Event(Shared["event.Event"]):
     """`pool.event(name)`."""
 
-    async def wait(self, timeout: float | None = None) -> bool:
+    async def wait(self, timeout: Seconds | None = None) -> bool:
         """As `Event.wait`."""
         handle, first = self.handle, NEVER
 
@@ -302,7 +306,7 @@ class Lock(Shared["lock.Lock"]):
         super().__init__(handle)
         handle.whose = task_waits.whose
 
-    async def acquire(self, timeout: float | None = None) -> bool:
+    async def acquire(self, timeout: Seconds | None = None) -> bool:
         """Take the lock; False: it was not free for `timeout` seconds."""
         return await _within(timeout, bool, self._acquire)
 
@@ -354,7 +358,7 @@ async def _hold(handle: Any, line: int, look: Callable[[], int]) -> bool:
 class Semaphore(Shared["semaphore.Semaphore"]):
     """`pool.semaphore(name)`."""
 
-    async def acquire(self, timeout: float | None = None) -> bool:
+    async def acquire(self, timeout: Seconds | None = None) -> bool:
         """Take a permit; False: none was free for `timeout` seconds."""
         handle = self.handle
         return await _within(
@@ -371,7 +375,7 @@ class Semaphore(Shared["semaphore.Semaphore"]):
 class Side(Shared["rwlock.Side"]):
     """Of `RwLock`."""
 
-    async def acquire(self, timeout: float | None = None) -> bool:
+    async def acquire(self, timeout: Seconds | None = None) -> bool:
         """Take it; False: it was not to be had for `timeout` seconds. Raises RuntimeError if this
         task would wait for itself."""
         held, line = self.handle.lock, self.handle.line
@@ -395,11 +399,11 @@ class RwLock(Shared["rwlock.RwLock"]):
         super().__init__(handle)
         handle.whose = task_waits.whose
 
-    def read(self, timeout: float = -1) -> Side:
+    def read(self, timeout: Seconds = -1) -> Side:
         """To read: `async with lock.read():`; as `RwLock.read`."""
         return Side(self.handle.read(timeout))
 
-    def write(self, timeout: float = -1) -> Side:
+    def write(self, timeout: Seconds = -1) -> Side:
         """To write, alone; as `read`."""
         return Side(self.handle.write(timeout))
 
@@ -411,7 +415,7 @@ class Condition(Shared["condition.Condition"]):
         super().__init__(handle)
         self.lock = Lock(handle.lock)
 
-    async def acquire(self, timeout: float | None = None) -> bool:
+    async def acquire(self, timeout: Seconds | None = None) -> bool:
         """As `Lock.acquire`."""
         taken = await self.lock.acquire(timeout)
         if taken:
@@ -428,7 +432,7 @@ class Condition(Shared["condition.Condition"]):
     async def __aexit__(self, *error: object) -> None:
         self.handle.release()
 
-    async def wait(self, timeout: float | None = None) -> bool:
+    async def wait(self, timeout: Seconds | None = None) -> bool:
         """As `Condition.wait`. When it is cancelled, too, it takes the lock before it ends."""
         handle = self.handle
         before, vain = handle.begin_wait()
@@ -461,9 +465,9 @@ class Condition(Shared["condition.Condition"]):
         if cancelled is not None:
             raise cancelled
 
-    async def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+    async def wait_for(self, predicate: Callable[[], T], timeout: Seconds | None = None) -> T:
         """As `Condition.wait_for`."""
-        end = anyio.current_time() + (timeout or 0.0)
+        end = anyio.current_time() + (0.0 if timeout is None else seconds_of("timeout", timeout))
         found = predicate()
         while not found:
             left = None if timeout is None else end - anyio.current_time()
@@ -477,7 +481,7 @@ class Condition(Shared["condition.Condition"]):
 class Barrier(Shared["barrier.Barrier"]):
     """`pool.barrier(name, parties)`; a task is a party."""
 
-    async def wait(self, timeout: float | None = None) -> int:
+    async def wait(self, timeout: Seconds | None = None) -> int:
         """As `Barrier.wait`. An `action` runs in the loop's thread."""
         handle, party = self.handle, Party()
         limit = handle.timeout if timeout is None else timeout

@@ -30,6 +30,7 @@ from limpet.shm.clients import fencing
 from limpet.shm.endpoint.slots import JOINING, STATE_SHIFT
 from limpet.shm.errors import ClientError, LimpetError
 from limpet.shm.pool import PoolCore
+from limpet.shm.times import Seconds, seconds_of
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ LEASES: Final = 3
 
 
 def destroy(
-    url: str, *, any_owner: bool = False, force: bool = False, timeout_s: float = PATIENCE_S
+    url: str, *, any_owner: bool = False, force: bool = False, timeout_s: Seconds = PATIENCE_S
 ) -> list[str]:
     """Remove a pool, also a half-created or damaged one; the names of the removed segments.
 
@@ -54,6 +55,7 @@ def destroy(
     PoolPermission, and PoolForeign for segments that are not limpet's.
     """
     location = parse_url(full_url(url))
+    patience_s = seconds_of("timeout_s", timeout_s)
     pool = _opened(location, any_owner) if location.reuses_memory else None
 
     def leave() -> None:
@@ -63,7 +65,7 @@ def destroy(
 
     try:
         return uninterrupted(
-            lambda: unlink_all(location, any_owner=any_owner, timeout_s=timeout_s, leave=leave)
+            lambda: unlink_all(location, any_owner=any_owner, timeout_s=patience_s, leave=leave)
         )
     finally:
         if pool is not None:

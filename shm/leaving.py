@@ -60,6 +60,14 @@ class Leaving:
 
     waits = False
     """Whether to wait for other threads of this process inside operations: only in `close`."""
+    remove: Callable[..., object] | None = None
+    """Of an ephemeral pool: removes it, if no client lives (ephemeral.py)."""
+
+    def over(self) -> None:
+        """The client is gone."""
+        if self.remove is not None:
+            # The garbage collector may have called us in a thread that holds the name.
+            self.remove(**({} if self.waits or threads.ending else {"timeout_s": 0}))
 
 
 def close_handle(
@@ -91,6 +99,8 @@ def close_handle(
         finally:
             # ORDER: the life lock last, when we can touch nothing any more.
             membership.close()
+            if ours:
+                leaving.over()
 
 
 def depart(client: Client, membership: Membership, endpoint: Endpoint) -> None:

@@ -9,6 +9,7 @@ import re
 from typing import Any, Final, TypedDict
 
 from limpet.shm.errors import ParameterError, PoolCorrupt
+from limpet.shm.times import NS, US, Seconds, units_of
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -20,6 +21,8 @@ NODE_SIZE_MAX: Final = 1 << 40
 BLOCK_SIZE_MIN: Final = 16 * KIB
 BLOCK_SIZE_MAX: Final = 1 * GIB
 CLIENTS_MAX: Final = 4096
+LEASE_MIN_US: Final = 1_000
+LEASE_MAX_US: Final = 3_600_000_000
 
 LOCAL_POLICIES: Final = ("kill", "wait")
 FENCE_POLICIES: Final = (*LOCAL_POLICIES, "command")
@@ -31,15 +34,20 @@ on a 100 Gb/s network takes about 2 us (the papers' testbeds report 1.6 to 2.4 u
 """
 
 
-def latency_ns(latency: str | int) -> int:
+Latency = str | Seconds
+"""A profile, or a time."""
+
+
+def latency_ns(latency: Latency) -> int:
     """The round-trip time of a profile, or that time itself. Raises ParameterError."""
-    if isinstance(latency, int) and not isinstance(latency, bool) and latency >= 0:
-        return latency
+    if not isinstance(latency, str):
+        return units_of("latency", latency, NS, NS)
     if latency not in LATENCY_PROFILES:
         raise ParameterError(
-            f"latency must be one of {', '.join(LATENCY_PROFILES)} or a time in ns, not {latency!r}"
+            f"latency is one of {', '.join(LATENCY_PROFILES)}, or a time in seconds, not "
+            f"{latency!r}"
         )
-    return LATENCY_PROFILES[str(latency)]
+    return LATENCY_PROFILES[latency]
 
 
 _UNITS: Final = {
@@ -104,17 +112,40 @@ def check_fields(parameters: object, **limits: tuple[int, int]) -> None:
         check_whole(name, getattr(parameters, name), low, high)
 
 
+def lease_us_of(lease: Any) -> int:
+    """A lease as `PoolParameters.lease_us`. Raises ParameterError."""
+    return units_of("lease", lease, US, LEASE_MAX_US, LEASE_MIN_US)
+
+
 class PoolOptions(TypedDict, total=False):
-    """Arguments of `limpet.create`: fields of `PoolParameters`; sizes also as text."""
+    """Arguments of `limpet.create`: fields of `PoolParameters`; sizes also as text. `lease`:
+    `lease_us` in seconds."""
 
     block_size: int | str
     clients: int
-    lease_us: int
+    lease: Seconds
     fence: str
     multi_host: bool
     durable: bool
+    ephemeral: bool
     coherent: bool
     coherent_bytes: int | str
+
+
+class TemporaryOptions(TypedDict, total=False):
+    """Arguments of `limpet.temporary`: those of `limpet.create` that suit such a pool."""
+
+    latency: Latency
+    numa_node: int | str | tuple[int | str, ...] | None
+    prefault: bool
+    huge_pages: bool
+    mode: int
+    group: int | str | None
+    block_size: int | str
+    clients: int
+    lease: Seconds
+    fence: str
+    multi_host: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +161,8 @@ class PoolParameters:
     off. `multi_host`: clients of other hosts (or containers) may join, and every client renews a
     lease. `coherent`: plain loads and stores of all clients see each other; if not, only the first
     `coherent_bytes` of a node are hardware-coherent. `durable`: what an operation has returned
-    survives a power cut, where the memory itself does (docs/durable.md).
+    survives a power cut, where the memory itself does (docs/durable.md). `ephemeral`: the pool goes
+    away with its last client (ephemeral.py).
     """
 
     nodes: int = 1
@@ -143,6 +175,7 @@ class PoolParameters:
     coherent: bool = True
     coherent_bytes: int = 0
     durable: bool = False
+    ephemeral: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, nodes=(1, NODES_MAX), node_size=(NODE_SIZE_MIN, NODE_SIZE_MAX))
@@ -158,10 +191,10 @@ class PoolParameters:
                 f"a node of {self.node_size} bytes has no room for 8 blocks of {self.block_size}; "
                 "make the node larger or the blocks smaller"
             )
-        check_fields(self, clients=(2, CLIENTS_MAX), lease_us=(1_000, 3_600_000_000))
+        check_fields(self, clients=(2, CLIENTS_MAX), lease_us=(LEASE_MIN_US, LEASE_MAX_US))
         if self.fence not in FENCE_POLICIES:
             raise ParameterError(f"fence must be one of {FENCE_POLICIES}, not {self.fence!r}")
-        for name in ("multi_host", "coherent", "durable"):
+        for name in ("multi_host", "coherent", "durable", "ephemeral"):
             check_flag(name, getattr(self, name))
         if self.fence == "command" and not self.multi_host:
             raise ParameterError('fence="command" is for a pool of several hosts: multi_host=True')
@@ -172,11 +205,18 @@ class PoolParameters:
                 'a durable pool cannot have fence="command": after a power cut, the first process '
                 "that opens it would wait for the command of a client"
             )
+        if self.durable and self.ephemeral:
+            raise ParameterError("a durable pool is there to stay: ephemeral=True contradicts that")
         if self.coherent:
             if self.coherent_bytes:
                 raise ParameterError("coherent_bytes is for pools with coherent=False")
         else:
             check_fields(self, coherent_bytes=(NODE_SIZE_MIN // 2, self.node_size))
+
+    @property
+    def lease(self) -> float:
+        """`lease_us` in seconds, as `limpet.create` takes it."""
+        return self.lease_us / US
 
     @property
     def memory(self) -> int:

@@ -14,16 +14,16 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import housekeeping, leaving, mending, report
+from limpet.shm import ephemeral, housekeeping, leaving, mending, report
 from limpet.shm import uninterrupted as threads
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
 from limpet.shm.backends import node as nodes
-from limpet.shm.backends.inventory import remove_leftovers
+from limpet.shm.backends.inventory import remove_leftovers, revive
 from limpet.shm.backends.location import parse_url
-from limpet.shm.backends.name import is_there
+from limpet.shm.backends.name import is_there, release
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
@@ -37,7 +37,7 @@ from limpet.shm.catalogue.regions import Regions
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.lasting import LastingPin, await_copies
-from limpet.shm.clients.liveness import LifeLocks, time_shift_s
+from limpet.shm.clients.liveness import LifeLocks, is_locked, time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.unique_ids import Clock
 from limpet.shm.contents import Contents
@@ -71,10 +71,11 @@ from limpet.shm.errors import (
 )
 from limpet.shm.leaving import Leaving, alive, back, close_handle, vanished
 from limpet.shm.mapped_nodes import MappedNodes
-from limpet.shm.parameters import PoolParameters, latency_ns
+from limpet.shm.parameters import Latency, PoolParameters, latency_ns
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.replacement import Replacement
 from limpet.shm.replicas.view import View
+from limpet.shm.times import Seconds, seconds_of
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class PoolCore:
         parameters: PoolParameters,
         uuid: bytes,
         *,
-        latency: str | int = "local",
+        latency: Latency = "local",
         options: nodes.NodeOptions | None = None,
     ) -> None:
         """Wire up mapped `segments`, the control segment last, and join. Closes them on failure."""
@@ -244,7 +245,7 @@ class PoolCore:
         *,
         nodes: int | None = None,
         node_size: int | str | None = None,
-        latency: str | int = "local",
+        latency: Latency = "local",
         numa_node: NumaNode = None,
         prefault: bool = False,
         huge_pages: bool = False,
@@ -255,7 +256,8 @@ class PoolCore:
     ) -> Self:
         """Create a pool and open it.
 
-        `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`;
+        `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`,
+        of which `lease_us` is given as `lease`, in seconds;
         `numa_node`, `prefault`, `huge_pages`, `mode`, `group` as in `NodeOptions`. `overwrite`:
         also on devices that hold other data (never over a pool). Raises PoolExists, DeviceNotEmpty,
         ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
@@ -265,10 +267,20 @@ class PoolCore:
         )
         latency_ns(latency)
 
+        def segments() -> Any:
+            return create_segments(url, nodes, node_size, options, {**parameters})
+
         def make() -> Any:
-            made, uuid, checked = create_segments(url, nodes, node_size, options, {**parameters})
             try:
-                return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
+                made, uuid, checked = segments()
+            except PoolExists as error:
+                ephemeral.cleared(parse_url(canonical(url)), error)
+                made, uuid, checked = segments()
+            try:
+                pool = cls(canonical(url), made, checked, uuid, latency=latency, options=options)
+                # ORDER: only now, if it is ephemeral: without a client it would be removed.
+                release(made[-1].fd)
+                return pool
             except BaseException:
                 unlink_quietly(url, uuid)
                 raise
@@ -284,12 +296,12 @@ class PoolCore:
         cls,
         url: str,
         *,
-        latency: str | int = "local",
+        latency: Latency = "local",
         any_owner: bool = False,
         numa_node: NumaNode = None,
         prefault: bool = False,
         huge_pages: bool = False,
-        timeout_s: float = OPEN_TIMEOUT_S,
+        timeout_s: Seconds = OPEN_TIMEOUT_S,
         create: bool = False,
         nodes: int | None = None,
         node_size: int | str | None = None,
@@ -318,21 +330,30 @@ class PoolCore:
             )
         latency_ns(latency)
         options = node_options(numa_node, prefault, huge_pages, any_owner)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + seconds_of("timeout_s", timeout_s)
 
         def attach() -> Any:
             opened, parameters, uuid = open_segments(url, options)
+            if parameters.ephemeral and not is_locked(opened[-1].fd, parameters.clients):
+                for segment in opened:
+                    segment.close()
+                if ephemeral.remove(parse_url(canonical(url)), uuid):
+                    raise ephemeral.over(canonical(url))
+                opened, parameters, uuid = open_segments(url, options)
             return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
 
         def clear() -> bool:
             return remove_leftovers(parse_url(canonical(url)))
+
+        def mend() -> bool:
+            return revive(parse_url(canonical(url)))
 
         while True:
             late = time.monotonic() >= deadline
             try:
                 return uninterrupted(attach, cls.close)  # type: ignore[no-any-return]
             except PoolIncomplete:
-                cleared = create and uninterrupted(clear)
+                cleared = uninterrupted(clear if create else mend)
                 if late and not cleared:
                     raise
             except PoolNotFound:
@@ -366,8 +387,15 @@ class PoolCore:
         self._require_there()
 
     def _require_there(self) -> None:
-        """Leave, and raise PoolNotFound, if the memory is another pool's by now (destroying.py)."""
+        """Leave, and raise PoolNotFound, if the memory is another pool's by now (destroying.py), or
+        the pool went away with its last client (ephemeral.py)."""
         location, control = parse_url(self.url), self.mapped.segments[-1]
+        if self.parameters.ephemeral:
+            try:
+                ephemeral.require_there(self.url, control, self.uuid)
+            except PoolNotFound:
+                self.membership.depart()
+                raise
         if location.reuses_memory and not is_there(location, control.fd, self.uuid):
             self.membership.depart()
             raise PoolNotFound(f"{self.url} was destroyed; its memory is another pool's by now")
@@ -423,6 +451,10 @@ class PoolCore:
         """Leave the pool when this handle is closed or forgotten, or this process ends."""
         self._pid = os.getpid()
         self._leaving = Leaving()
+        if self.parameters.ephemeral:
+            self._leaving.remove = functools.partial(
+                ephemeral.remove, parse_url(self.url), self.uuid
+            )
         inside = (self.client, self.membership, self.endpoint, self.mapped.segments, self._pid)
         self._finalizer = weakref.finalize(self, close_handle, *inside, self._leaving)
         self._finalizer.atexit = False
@@ -452,6 +484,7 @@ class PoolCore:
             # Its blocks are others' by now: the next client of this handle has none of them.
             self.allocator.forget()
             self.clock.forget()
+            self._leaving.over()
             # A destructor that the garbage collector calls finds no weak reference to us.
             self._own_rejoin[0] = lambda: self._rejoin
 
@@ -574,7 +607,7 @@ class PoolCore:
 
     def watch(
         self,
-        interval_s: float = housekeeping.WATCH_INTERVAL_S,
+        interval_s: Seconds = housekeeping.WATCH_INTERVAL_S,
         fence_command: Sequence[str] = (),
         *,
         until_destroyed: bool = True,
@@ -586,7 +619,9 @@ class PoolCore:
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """
-        return housekeeping.watch(self, interval_s, fence_command, until_destroyed)
+        return housekeeping.watch(
+            self, seconds_of("interval_s", interval_s), fence_command, until_destroyed
+        )
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""
@@ -694,7 +729,7 @@ _reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], PoolCore] 
 
 
 def _reopened(
-    kind: type[PoolCore], url: str, uuid: bytes, latency: str | int, any_owner: bool
+    kind: type[PoolCore], url: str, uuid: bytes, latency: Latency, any_owner: bool
 ) -> PoolCore:
     """Unpickle a pool: all handles that come to a process this way share one client slot."""
     with _identity_lock:

@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import json
 import os
+import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from limpet.shm import ephemeral
 from limpet.shm.catalogue.directory import LINKING, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import (
@@ -28,6 +30,8 @@ from limpet.shm.errors import (
 from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
+from limpet.shm.times import LONGEST_S, MS, Seconds, units_of
+from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores import contents
 from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.core.base import made_for
@@ -45,6 +49,9 @@ from limpet.stores.registry import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from limpet.shm.parameters import TemporaryOptions
     from limpet.stores.cache.cache import Cache
     from limpet.stores.channels.manager import Manager
     from limpet.stores.rtx.execution import Transaction
@@ -73,6 +80,31 @@ class Pool(PoolCore, ChannelCalls):
     """
 
     _manager: weakref.ref[Manager] | None = None
+
+    @classmethod
+    def temporary(
+        cls,
+        *,
+        nodes: int | None = None,
+        node_size: int | str | None = None,
+        **parameters: Unpack[TemporaryOptions],
+    ) -> Self:
+        """A new pool in shared memory that goes away with its last client, under a name that no
+        other pool has: for scripts, tests and notebooks.
+
+            with limpet.temporary() as pool:
+                ...
+
+        It is removed at the end of the block, also after an exception, or, without a block, when
+        the handle or the program ends. Other processes may open its `url`, or get the handle, and
+        keep it as long as they have it open. If all of them are killed, the next call of
+        `temporary`, `limpet ls` or `limpet prune` removes it. Parameters and errors as of `create`.
+        """
+        uninterrupted(lambda: ephemeral.sweep(prefix=ephemeral.TEMPORARY))
+        name = f"{ephemeral.TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+        return cls.create(
+            f"shm://{name}", nodes=nodes, node_size=node_size, ephemeral=True, **parameters
+        )
 
     def make_contents(self) -> Contents:
         return contents.StoreContents(self)
@@ -263,11 +295,12 @@ class Pool(PoolCore, ChannelCalls):
             )
         made = self.parameters_of(stored, name)
         for field, value in parameters.items():
-            if getattr(made, field, None) != value:
-                raise StoreMismatch(
-                    f"{self.url}: the store {name!r} was made with "
-                    f"{field}={getattr(made, field, None)!r}, not {value!r}"
-                )
+            kept: Any = getattr(made, field, None)
+            if kept != value:
+                said = f"{field}={kept!r}, not {value!r}"
+                if field == "ttl_ms":
+                    said = f"ttl={kept / MS:g}, not {value / MS:g}"
+                raise StoreMismatch(f"{self.url}: the store {name!r} was made with {said}")
 
     def close(self) -> None:
         settle_late(self.client)
@@ -476,7 +509,7 @@ class Pool(PoolCore, ChannelCalls):
         *,
         max_bytes: int | str | None = None,
         max_items: int | None = None,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         policy: str | None = None,
         codec: str | Codec | None = None,
     ) -> Cache[Any, Any]:
@@ -484,8 +517,8 @@ class Pool(PoolCore, ChannelCalls):
 
         `max_bytes` (a number, or text such as "64MiB") and `max_items`: its bounds; by default half
         of the pool's memory, and as many as fit. An entry counts as the bytes of its key and value,
-        encoded, and 64 more. `ttl`: ms that an entry lives unless it has a time of its own; 0, the
-        default: until it is evicted. `policy`: "clock", which keeps entries that are read, or
+        encoded, and 64 more. `ttl`: seconds that an entry lives unless it has a time of its own; 0,
+        the default: until it is evicted. `policy`: "clock", which keeps entries that are read, or
         "fifo". `codec` as for `dict`. A parameter that is not given is that of the cache that is
         there. Raises StoreMismatch when one that is given differs from it, StoreFull,
         ParameterError.
@@ -494,7 +527,7 @@ class Pool(PoolCore, ChannelCalls):
         given = {
             "max_bytes": None if max_bytes is None else parse_size(max_bytes),
             "max_items": max_items,
-            "ttl_ms": ttl,
+            "ttl_ms": None if ttl is None else units_of("ttl", ttl, MS, LONGEST_S * MS),
             "policy": policy,
         }
         parameters = {key: value for key, value in given.items() if value is not None}

@@ -43,7 +43,7 @@ HELPERS = (
 )
 """Of multiprocessing, and of joblib: they end with this process."""
 
-NAMED = re.compile(r"limpet\.(?:test|demo|drill|bank|bench|example|limpet)-(?:[a-z]+-)*(\d+)[-.]")
+NAMED = re.compile(r"limpet\.(?:test|demo|drill|bank|bench|temporary|limpet)-(?:[a-z]+-)*(\d+)[-.]")
 """Names of segments that tests, and the tools that they run, make; group 1: the maker's pid."""
 
 _before: set[str] = set()

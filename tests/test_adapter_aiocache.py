@@ -68,7 +68,7 @@ def test_multi_set_and_multi_get(cache: Any) -> None:
     async def use(cache: Any) -> None:
         assert await cache.multi_set([("a", 1), ("b", 2)], ttl=60) is True
         assert await cache.multi_get(["a", "x", "b"]) == [1, None, 2]
-        assert 59_000 < cache.shared().expires_in("a") <= 60_000
+        assert 59 < cache.shared().expires_in("a") <= 60
 
     run(use, cache)
 
@@ -104,7 +104,7 @@ def test_ttl_of_the_cache_is_the_default(location: str) -> None:
 
     cache = LimpetCache(location, ttl=30, node_size="4MiB")
     run(lambda cache: cache.set("k", 1), cache)
-    assert 29_000 < cache.shared().expires_in("k") <= 30_000
+    assert 29 < cache.shared().expires_in("k") <= 30
 
 
 def test_clear_of_a_namespace_leaves_the_others(cache: Any) -> None:
@@ -234,7 +234,7 @@ def test_optimistic_lock(cache: Any) -> None:
         async with OptimisticLock(cache, "k") as lock:
             assert await lock.cas(2, ttl=50)
         assert await cache.get("k") == 2
-        assert 49_000 < cache.shared().expires_in("k") <= 50_000
+        assert 49 < cache.shared().expires_in("k") <= 50
         async with OptimisticLock(cache, "k") as lock:
             await cache.set("k", 3)
             with pytest.raises(OptimisticLockError):

@@ -82,11 +82,11 @@ def test_timeout_that_is_over_keeps_nothing(backend: Any, timeout: int) -> None:
 def test_timeouts_are_in_seconds(backend: Any) -> None:
     backend.set("k", 1, 100)
     left = backend.shared.expires_in(backend.make_key("k"))
-    assert 90_000 < left <= 100_000
+    assert 90 < left <= 100
     assert backend.touch("k", None)
     assert backend.shared.expires_in(backend.make_key("k")) is None
     backend.set("default", 1)
-    assert 290_000 < backend.shared.expires_in(backend.make_key("default")) <= 300_000
+    assert 290 < backend.shared.expires_in(backend.make_key("default")) <= 300
     assert not backend.touch("other")
 
 
@@ -94,7 +94,7 @@ def test_timeout_of_a_year_is_a_year(backend: Any) -> None:
     year = 365 * 86_400
     backend.set("k", 1, year)
     left = backend.shared.expires_in(backend.make_key("k"))
-    assert 1000 * (year - 10) < left <= 1000 * year
+    assert year - 10 < left <= year
     assert backend.get("k") == 1
 
 

@@ -16,7 +16,7 @@ from limpet.adapters.pools import (
     bytes_cache,
     close_pool,
     divided,
-    milliseconds,
+    lifetime,
     pickled_cache,
     pool_at,
 )
@@ -69,12 +69,13 @@ def test_unknown_option_is_refused_with_those_there_are() -> None:
         Shared(pickled_cache, "shm://site", "own", {"nodesize": 1})
 
 
-def test_milliseconds_are_never_for_ever() -> None:
-    assert milliseconds(1.5) == 1500
-    assert milliseconds(0) == milliseconds(0.0001) == 1
-    assert milliseconds(10**9) == 10**12
-    assert milliseconds(10**12) == milliseconds(10**13) < 10**13
-    assert milliseconds(-1) < 0
+def test_lifetime_of_any_length_is_one_of_a_cache(location: str) -> None:
+    cache = Shared(pickled_cache, f"{location}/c", "c", {"node_size": "4MiB"})()
+    for seconds in (0.0001, 1.5, 10**9, 10**12, 10**13):
+        cache.set("k", 1, ttl=lifetime(seconds))
+        assert (cache.expires_in("k") or 0) <= min(seconds + 0.001, 10**10)
+    assert lifetime(1.5) == 1.5
+    assert lifetime(-1) < 0
 
 
 def test_cache_with_other_bounds_in_the_settings_is_used_as_it_is(

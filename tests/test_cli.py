@@ -56,8 +56,8 @@ def pool(name: str) -> str:
 def test_every_command_has_help() -> None:
     assert list(COMMANDS) == [
         "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
-        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "put", "rack", "rename",
-        "replace-node", "watch", "worker",
+        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "prune", "put", "rack",
+        "rename", "replace-node", "watch", "worker",
     ]  # fmt: skip
     shown = run("--help").output
     for command, (_, text) in COMMANDS.items():
@@ -95,7 +95,7 @@ def _help_of(command: click.Command) -> Iterator[str]:
 def test_create_makes_what_was_asked_for(name: str) -> None:
     made = report(
         "create", name, "--nodes", "3", "--node-size", "1MiB", "--block-size", "32KiB",
-        "--clients", "16", "--lease-ms", "500", "--fence", "wait", "--multi-host",
+        "--clients", "16", "--lease", "0.5", "--fence", "wait", "--multi-host",
         "--store", "race:one:50", "--store", "race:two",
     )  # fmt: skip
     assert made["url"] == f"shm://{name}"

@@ -88,7 +88,7 @@ def wait_for_clients(process: Process, count: int) -> list[psutil.Process]:
 @pytest.mark.exhaustive("seconds of processes")
 def test_drill_of_a_store_needs_no_command_and_reports_as_json(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
-    shown = run("race", *SHORT, "--seed", "5", "--stop-rate", "5", "--lease-ms", "40",
+    shown = run("race", *SHORT, "--seed", "5", "--stop-rate", "5", "--lease", "0.04",
                 "--history", str(history), "--json")  # fmt: skip
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
@@ -136,7 +136,7 @@ def test_drill_exits_with_1_and_says_what_did_not_hold(monkeypatch: pytest.Monke
 def test_drill_draws_a_timeline(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "timeline.png"
-    shown = run("race", *SHORT, "--fail-node", "0.3", "--stop-rate", "10", "--lease-ms", "40",
+    shown = run("race", *SHORT, "--fail-node", "0.3", "--stop-rate", "10", "--lease", "0.04",
                 "--timeline", str(path), "--bucket", "20ms")  # fmt: skip
     assert shown.exit_code == 0, shown.output
     data = path.read_bytes()

@@ -174,9 +174,9 @@ def test_cache_is_looked_at_and_cleared(pools: Any) -> None:
     pool = pools()
     cache = pool.cache("pages", codec="json", max_items=100)
     where = ("cache", pool.url, "pages")
-    assert run(*where, "set", "k", "[1, 2]", "--ttl", "60000").exit_code == 0
+    assert run(*where, "set", "k", "[1, 2]", "--ttl", "60").exit_code == 0
     assert cache["k"] == [1, 2]
-    assert 0 < (cache.expires_in("k") or 0) <= 60_000
+    assert 0 < (cache.expires_in("k") or 0) <= 60
     assert run(*where, "get", "k").output == "[1, 2]\n"
     stats = json.loads(run(*where, "stats", "--json").stdout)
     assert stats["items"] == 1
@@ -195,10 +195,10 @@ def test_cache_is_looked_at_and_cleared(pools: Any) -> None:
 def test_dump_of_a_cache_keeps_deadlines_and_tags(pools: Any) -> None:
     first, second = pools(), pools()
     cache = first.cache("pages", codec="json")
-    cache.set("a", 1, ttl=60_000, tags=["x", "y"])
-    cache.set("b", 2, ttl=50_000, slide=True)
+    cache.set("a", 1, ttl=60, tags=["x", "y"])
+    cache.set("b", 2, ttl=50, slide=True)
     cache.set("c", 3)
-    cache.set("d", 4, ttl=40_000, stale=7000)
+    cache.set("d", 4, ttl=40, stale=7)
     dumped = run("dump", first.url, "--store", "pages")
     assert dumped.exit_code == 0, dumped.output
     lines = dumped.output.splitlines()
@@ -214,7 +214,7 @@ def test_dump_of_a_cache_keeps_deadlines_and_tags(pools: Any) -> None:
         assert there is not None
         assert here is not None
         # the clock goes on between the two, and a sliding entry begins anew
-        assert abs(there - here) < 20_000
+        assert abs(there - here) < 20
     assert other.expires_in("c") is None
     before, after = ({k: _slide_and_stale(one, k) for k in "abcd"} for one in (cache, other))
     assert before == after == {"a": (0, 0), "b": (50_000, 0), "c": (0, 0), "d": (0, 7000)}
@@ -241,7 +241,7 @@ def _slide_and_stale(cache: Any, key: str) -> tuple[int, int]:
 
 def test_dump_of_a_cache_is_loaded_into_another_kind(pools: Any) -> None:
     first, second = pools(), pools()
-    first.cache("pages", codec="json").set("a", 1, ttl=60_000)
+    first.cache("pages", codec="json").set("a", 1, ttl=60)
     dumped = run("dump", first.url, "--store", "pages")
     assert run("load", second.url, "--kind", "race", stdin=dumped.output).exit_code == 0
     assert dict(second.dict("pages")) == {"a": 1}
@@ -263,7 +263,7 @@ def test_entry_with_wrong_terms_is_refused_by_line(pools: Any) -> None:
 
 def test_cache_is_made_again_with_its_parameters(pools: Any) -> None:
     first, second = pools(), pools()
-    cache = first.cache("pages", max_bytes="1MiB", max_items=500, ttl=60_000, policy="fifo")
+    cache = first.cache("pages", max_bytes="1MiB", max_items=500, ttl=60, policy="fifo")
     cache["a"] = 1
     dumped = run("dump", first.url, "--store", "pages").output
     assert run("load", second.url, stdin=dumped).exit_code == 0
@@ -272,7 +272,7 @@ def test_cache_is_made_again_with_its_parameters(pools: Any) -> None:
     for field in ("max_bytes", "max_items", "ttl_ms", "policy"):
         assert made["pages"][field] == getattr(there, field)
     second.cache("pages")["b"] = 2
-    assert 0 < (second.cache("pages").expires_in("b") or 0) <= 60_000
+    assert 0 < (second.cache("pages").expires_in("b") or 0) <= 60
     # a cache that is there stays as it is
     second.cache("other", max_items=7)
     assert run("load", second.url, "--store", "other", stdin=dumped).exit_code == 0

@@ -156,7 +156,7 @@ def started(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def segments(pid: int) -> list[Path]:
-    return list(SHM.glob(f"limpet.example-*-{pid}*"))
+    return list(SHM.glob(f"limpet.temporary-{pid}-*"))
 
 
 def has_left_nothing(process: subprocess.Popen[str]) -> bool:

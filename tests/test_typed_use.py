@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,12 +56,14 @@ def test_types_of_a_mapping(pool: limpet.Pool) -> None:
 
 def test_types_of_a_cache(pool: limpet.Pool) -> None:
     pages: limpet.Cache[int, str] = pool.cache("pages", max_items=10)
-    pages.set(1, "one", ttl=1000, tags=["t"])
+    pages.set(1, "one", ttl=1, tags=["t"])
     assert_type(pages[1], str)
     assert_type(pages.get(2), str | None)
     assert_type(pages.gets(1), tuple[str | None, int])
     assert_type(pages.get_many([1, 2]), dict[int, str])
     assert_type(pages.get_or_compute(3, lambda: "three"), str)
+    pages.set(2, "two", ttl=datetime.timedelta(minutes=1), stale=0.5)
+    assert_type(pages.expires_in(2), float | None)
     assert_type(pages.pop(1, None), str | None)
     with pages.lock(1) as lock:
         assert_type(lock.locked(), bool)
@@ -78,6 +81,9 @@ def test_types_of_a_pool(pool: limpet.Pool) -> None:
         assert_type(again, limpet.Pool)
         assert_type(again.transaction(lambda tx: 7), int)
         assert_type(again.counter("n").add(2), int)
+        assert_type(again.parameters.lease, float)
+    with limpet.temporary(node_size="1MiB", lease=1) as short:
+        assert_type(short, limpet.Pool)
 
 
 if TYPE_CHECKING:
@@ -89,5 +95,8 @@ if TYPE_CHECKING:
         configs[1]  # type: ignore[index]
         pages: limpet.Cache[int, str] = pool.cache("pages")
         pages.set(1, b"one")  # type: ignore[arg-type]
-        limpet.create("shm://site", lease="1s")  # type: ignore[call-arg]
+        pages.set(1, "one", ttl="1s")  # type: ignore[arg-type]
+        limpet.create("shm://site", lease="1s")  # type: ignore[arg-type]
+        limpet.create("shm://site", lease_us=1)  # type: ignore[call-arg]
+        limpet.temporary(durable=True)  # type: ignore[call-arg]
         limpet.open("shm://site", create=1)  # type: ignore[arg-type]

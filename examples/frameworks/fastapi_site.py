@@ -15,7 +15,7 @@ import limpet
 
 POOL = os.environ.get("LIMPET_SITE", "shm://example-frameworks")
 RENDER_S = 0.02
-TTL_MS = 2000
+TTL_S = 2
 
 app = FastAPI()
 pool = limpet.open(POOL, create=True)
@@ -28,5 +28,5 @@ async def page(number: int) -> Response:
         await asyncio.sleep(RENDER_S)
         return f"<h1>page {number}</h1>"
 
-    found = await pages.get_or_compute_async(number, render, ttl=TTL_MS)
+    found = await pages.get_or_compute_async(number, render, ttl=TTL_S)
     return Response(found, media_type="text/html", headers={"X-Worker": str(os.getpid())})

@@ -191,13 +191,8 @@ def main() -> int:
         visit(options.load, options.seconds)
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    url = f"shm://example-frameworks-{os.getpid()}"
-    try:
-        with limpet.create(url, node_size="32MiB") as pool:
-            return 0 if run(options.site, pool, options.seconds) else 1
-    finally:
-        with contextlib.suppress(limpet.PoolNotFound):
-            limpet.destroy(url)
+    with limpet.temporary(node_size="32MiB") as pool:
+        return 0 if run(options.site, pool, options.seconds) else 1
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Beside(Fault):
         self.realtime = realtime
 
     def settings(self, way: str) -> dict[str, Any]:
-        return {"lease_us": LEASE_US, **super().settings(way)}
+        return {"lease": LEASE_US / 1e6, **super().settings(way)}
 
     def strike(self, way: str) -> None:
         self.turns(TURNS)

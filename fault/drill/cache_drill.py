@@ -54,9 +54,9 @@ STUCK: Final = "no key is stuck in a computation"
 INVARIANTS: Final = "check(), and after three laps the counts are right"
 CHECKS: Final = (WORKERS, MOVING, BOUNDS, DEADLINES, FLIGHTS, STUCK, INVARIANTS, AUDIT)
 NAME: Final = "cache"
-TTLS_MS: Final = (20, 200, 3000)
-COMPUTED_TTL_MS: Final = 20
-STALE_MS: Final = 10
+TTLS_S: Final = (0.02, 0.2, 3.0)
+COMPUTED_TTL_S: Final = 0.02
+STALE_S: Final = 0.01
 COMPUTE_S: Final = 0.001
 TAGS: Final = 40
 LOOK_EVERY_S: Final = 1.0
@@ -218,7 +218,7 @@ class CacheWorker:
         """Work until the parent says stop."""
         for number in np.flatnonzero(self.notes.setting[self.slot]).tolist():
             self._have_set(
-                number, max(TTLS_MS)
+                number, max(TTLS_S)
             )  # the worker before this one was killed as it set this key
         while not self.counter.stopped:
             act = self.rng.choice(self.acts)
@@ -246,19 +246,21 @@ class CacheWorker:
 
     def _set(self, number: int, call: Callable[..., object]) -> None:
         value = bytes(self.rng.randrange(self.parameters.value_size))
-        ttl = self.rng.choice(TTLS_MS)
+        ttl = self.rng.choice(TTLS_S)
         self.notes.setting[self.slot, number] = 1
         call(("set", number), value, ttl=ttl, tags=[f"tag {number % TAGS}"])
         self._have_set(number, ttl)
 
-    def _have_set(self, number: int, ttl: int) -> None:
+    def _have_set(self, number: int, ttl: float) -> None:
         # An earlier value may outlive this one, if a set of it was refused.
-        until = max(int(self.notes.until[self.slot, number]), time.time_ns() // 1000 + 1000 * ttl)
+        until = max(
+            int(self.notes.until[self.slot, number]), time.time_ns() // 1000 + int(1e6 * ttl)
+        )
         self.notes.until[self.slot, number] = until
         self.notes.setting[self.slot, number] = 0
 
     def count(self, number: int) -> None:
-        self.cache.incr(("count", number), initial=0, ttl=min(TTLS_MS))
+        self.cache.incr(("count", number), initial=0, ttl=min(TTLS_S))
 
     def delete(self, number: int) -> None:
         self.cache.delete(("set", number))
@@ -270,8 +272,8 @@ class CacheWorker:
         self.cache.get_or_compute(
             ("computed", number),
             functools.partial(self._computed, number),
-            ttl=COMPUTED_TTL_MS,
-            stale=STALE_MS,
+            ttl=COMPUTED_TTL_S,
+            stale=STALE_S,
         )
 
     def _computed(self, number: int) -> bytes:

@@ -55,8 +55,7 @@ class Containers(Fault):
     counts_stops = True
 
     def settings(self, way: str) -> dict[str, Any]:
-        lease_us = int(LEASE_S * 1e6)
-        return {"multi_host": True, "lease_us": lease_us, **super().settings(way)}
+        return {"multi_host": True, "lease": LEASE_S, **super().settings(way)}
 
     def strike(self, way: str) -> None:
         if isinstance(self.work, StoreSubject):

@@ -333,8 +333,8 @@ def cache_works(pool: Any, draw: random.Random) -> Works:
         cache.cas(key(), value(), token)
 
     return {
-        "set": lambda: cache.set(key(), value(), ttl=draw.choice((0, 2, 1000)), tags=["tag"]),
-        "set sliding": lambda: cache.set(key(), value(), ttl=1000, slide=True),
+        "set": lambda: cache.set(key(), value(), ttl=draw.choice((0, 0.002, 1)), tags=["tag"]),
+        "set sliding": lambda: cache.set(key(), value(), ttl=1, slide=True),
         "add": lambda: cache.add(key(), value()),
         "replace": lambda: cache.replace(key(), value()),
         "get": lambda: cache.get(key()),
@@ -439,7 +439,7 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
         cache.pop(key, None)
 
     def begin_stale() -> None:
-        cache.set(key, 0, ttl=1, stale=60_000)
+        cache.set(key, 0, ttl=0.001, stale=60)
         while cache.get(key) is not None:
             time.sleep(0.001)
 
@@ -478,7 +478,7 @@ def computation_works(pool: Any, draw: random.Random) -> Works:
 
     @cache.memoize(key=lambda: key)
     def memoized() -> bytes:
-        return cache.get_or_compute("inner", lambda: b"value", ttl=1)  # type: ignore[no-any-return]
+        return cache.get_or_compute("inner", lambda: b"value", ttl=0.001)  # type: ignore[no-any-return]
 
     works: dict[str, Work] = {
         "get_or_compute": compute,

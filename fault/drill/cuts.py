@@ -130,7 +130,7 @@ class Drill:
         try:
             # `wait`: no process is killed because of a cut's leftovers, so that they are seen.
             pool = CutPool.create(
-                self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
+                self.url, nodes=3, node_size="8MiB", clients=16, lease=0.3, fence="wait"
             )
             try:
                 self._all_works(pool)

@@ -141,8 +141,8 @@ class StoreSubject(Subject):
         profile = self.profile
         nodes = profile.matrix_nodes
         with Pool.create(
-            url, nodes=nodes, node_size=2 * profile.matrix_node_size, clients=6, lease_us=LEASE_US,
-            fence="wait",
+            url, nodes=nodes, node_size=2 * profile.matrix_node_size, clients=6,
+            lease=LEASE_US / 1e6, fence="wait",
         ) as pool:  # fmt: skip
             store = pool.store(self.kind, name="store", **profile.damage_parameters)
             for number in range(KEYS):
@@ -274,7 +274,7 @@ class ChannelSubject(Subject):
 
     def make(self, url: str) -> int:
         with Pool.create(
-            url, nodes=2, node_size=512 << 10, clients=6, lease_us=LEASE_US, fence="wait"
+            url, nodes=2, node_size=512 << 10, clients=6, lease=LEASE_US / 1e6, fence="wait"
         ) as pool:
             handle = self.channel.open(pool, "channel")
             self.channel.prepare(handle)

@@ -151,7 +151,7 @@ def run(parameters: DemoParameters, observer: DemoObserver) -> DemoReport:
         nodes = parameters.nodes
         pool = limpet.create(
             parameters.url, nodes=nodes, node_size=each, block_size=block_size,
-            fence=parameters.fence, lease_us=1000 * parameters.lease_ms,
+            fence=parameters.fence, lease=parameters.lease_ms / 1000,
         )  # fmt: skip
         stack.callback(limpet.destroy, parameters.url)
         stack.callback(pool.close)

@@ -122,7 +122,7 @@ def nameless_pool(parameters: RunParameters, node_size: int) -> Generator[limpet
         nodes=parameters.nodes,
         node_size=node_size,
         block_size=BLOCK_SIZE,
-        lease_us=1000 * parameters.lease_ms,
+        lease=parameters.lease_ms / 1000,
         fence=parameters.fence,
     )
     with contextlib.closing(pool):

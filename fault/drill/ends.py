@@ -180,7 +180,7 @@ class Ends(Fault):
         """Of the client; 0 in that child itself, and where there is none."""
 
     def settings(self, way: str) -> dict[str, Any]:
-        return {"lease_us": LEASE_US, **super().settings(way)}
+        return {"lease": LEASE_US / 1e6, **super().settings(way)}
 
     def strike(self, way: str) -> None:
         self.turns(TURNS)

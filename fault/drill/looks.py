@@ -127,7 +127,7 @@ class Looks(Beside):
 
     def settings(self, way: str) -> dict[str, Any]:
         sizes = pool_sizes("race" if self.subject in CACHES else self.subject)
-        return {"lease_us": STORM_LEASE_US if way == "storm" else LEASE_US, **sizes}
+        return {"lease": (STORM_LEASE_US if way == "storm" else LEASE_US) / 1e6, **sizes}
 
     def open(self) -> None:
         """Nothing: each life makes it."""

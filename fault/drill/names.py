@@ -54,7 +54,7 @@ FILE_EVENTS: Final = frozenset(
 )  # fmt: skip
 NODES: Final = 3
 SIZES: Final[dict[str, Any]] = {
-    "nodes": NODES, "node_size": "2MiB", "clients": 8, "lease_us": 200_000,
+    "nodes": NODES, "node_size": "2MiB", "clients": 8, "lease": 0.2,
 }  # fmt: skip
 DEVICE_SIZE: Final = 4 << 20
 PATIENCE_S: Final = 30.0

@@ -40,13 +40,13 @@ SETS: Final[Mapping[str, Iterable[Any]]] = {
     "replaced": ("race", "fusee", "swarm", "rcuckoo", "loco"),
     "transactional": ("rtx-race", "rtx-sherman"),
     "killed": ("fusee", "swarm", "rcuckoo", "rtx-race", "dtx-race", "rtx-sherman", "dtx-sherman"),
-    "lease": (200, 2000),
+    "lease": ("0.2", "2"),
 }
 """A command is run with each of the set that it names."""
 ROUND: Final = """
 demo --seconds 60 --kill-rate 10
 drill race --seconds 60 --kill-rate 50 --stop-rate 5
-drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 --node-size 2MiB --keys 100 \
+drill race --seconds 20 --lease 0.05 --stop-rate 20 --nodes 1 --node-size 2MiB --keys 100 \
     --value-size 1000:4000
 drill race --seconds 20 --kill-rate 50 --fail-node 10
 drill explore sherman --schedules 20000 --crashes 0 --stalls 0
@@ -59,8 +59,8 @@ drill cache --seconds 60 --kill-rate 50
 drill explore cache --schedules 10000 --crashes 2 --stalls 2
 drill matrix cache
 drill cuts --seconds 10
-drill throttle --seconds 60 --lease-ms {lease}
-drill throttle --seconds 20 --lease-ms {lease} --kill-rate 4 --busy
+drill throttle --seconds 60 --lease {lease}
+drill throttle --seconds 20 --lease {lease} --kill-rate 4 --busy
 drill beside --every
 drill ends --every
 drill forks

@@ -166,7 +166,7 @@ def run(parameters: ThrottleParameters) -> ThrottleReport:
     workers = parameters.clients + parameters.busy
     with Interrupt() as interrupt:
         pool = StoppingPool.create(
-            parameters.url, lease_us=1000 * parameters.lease_ms, fence="kill",
+            parameters.url, lease=parameters.lease_ms / 1000, fence="kill",
             **pool_sizes(parameters.subject),
         )  # fmt: skip
         limpet.destroy(parameters.url)

@@ -195,7 +195,7 @@ class SimulatedCluster:
         url = f"{scheme}://limpet-cluster-{os.getpid()}-{next(_numbers)}"
         setup_client = RestorablePool.create(
             url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
-            clients=clients + 2, lease_us=LEASE_US, fence=self.fence, coherent=coherent,
+            clients=clients + 2, lease=LEASE_US / 1e6, fence=self.fence, coherent=coherent,
             coherent_bytes=0 if coherent else size // 2, durable=self.durable,
         )  # fmt: skip
         self.pools.append(setup_client)

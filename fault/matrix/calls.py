@@ -204,7 +204,7 @@ DICT_ROWS: Final[Mapping[str, Row]] = {
 
 
 def _cache_lock(cache: Cache[Any, Any], key: object) -> None:
-    with cache.lock("lock", 1000):
+    with cache.lock("lock", 1):
         pass
 
 
@@ -215,10 +215,10 @@ async def _later() -> int:
 CACHE_ROWS: Final[Mapping[str, Row]] = {
     **_plain("expire", "stats", "check"),
     **MAPPING_ROWS,
-    "set": lambda c, key: c.set(0, 1, ttl=1000),
+    "set": lambda c, key: c.set(0, 1, ttl=1),
     "add": lambda c, key: c.add(98, 1),
     "replace": lambda c, key: c.replace(0, 1),
-    "touch": lambda c, key: c.touch(0, 1000),
+    "touch": lambda c, key: c.touch(0, 1),
     "expires_in": lambda c, key: c.expires_in(0),
     "delete": lambda c, key: c.delete(0),
     "gets": lambda c, key: c.gets(0),
@@ -334,6 +334,7 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "semaphore": lambda p, key: p.semaphore("sem"),
     "store": lambda p, key: p.store("race", "s"),
     "stores": lambda p, key: p.stores(count=True),
+    "temporary": lambda p, key: None,
     "topic": lambda p, key: p.topic("t"),
     "transaction": lambda p, key: p.transaction(lambda tx: tx.__setitem__("name", b"v")),
     "watch": lambda p, key: next(p.watch(until_destroyed=False)) if p.closed else None,
@@ -348,7 +349,17 @@ OWN_OF_POOLS: Final = frozenset({
     "stay_to_the_end", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
-    {"close", "closed", "create", "object", "open", "whole_since", "__enter__", "__exit__"}
+    {
+        "close",
+        "closed",
+        "create",
+        "object",
+        "open",
+        "temporary",
+        "whole_since",
+        "__enter__",
+        "__exit__",
+    }
 )
 MANAGER_ROWS: Final[Mapping[str, Row]] = {
     **_plain("fence", "list", "names"),

@@ -51,7 +51,7 @@ class ChannelTestbed(PoolTestbed):
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         super().__init__(
-            Pool.create(url, nodes=2, node_size=512 << 10, clients=16, lease_us=1_000, fence=fence),
+            Pool.create(url, nodes=2, node_size=512 << 10, clients=16, lease=0.001, fence=fence),
             url,
         )
         self.channel = CHANNELS[kind]

@@ -147,7 +147,7 @@ class EncounterTestbed(StoreTestbed):
         profile = profile_of(kind)
         self.pool = Pool.create(
             url, nodes=2 * failures + 1, node_size=profile.matrix_node_size, clients=8,
-            lease_us=1_000, fence="wait",
+            lease=0.001, fence="wait",
         )  # fmt: skip
         self.handles = [self.pool]
         self.shared = mmap.mmap(-1, 1 << 16)

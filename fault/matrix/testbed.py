@@ -98,7 +98,7 @@ class StoreTestbed(PoolTestbed):
         profile = profile_of(kind)
         pool = Pool.create(
             url, nodes=profile.matrix_nodes, node_size=profile.matrix_node_size, clients=16,
-            lease_us=1_000, fence=fence,
+            lease=0.001, fence=fence,
         )  # fmt: skip
         super().__init__(pool, url)
         self.store = self.pool.store(kind, name="store", **profile.matrix_parameters)

@@ -97,7 +97,7 @@ class Agent:
             url,
             multi_host=not one_host,
             durable=durable,
-            lease_us=1000 * lease_ms,
+            lease=lease_ms / 1000,
             clients=64,
             block_size=16 << 10,
         ) as pool:

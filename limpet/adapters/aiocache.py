@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiocache.base import BaseCache
 from aiocache.serializers import NullSerializer
 
-from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, milliseconds, pickled_cache
+from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, lifetime, pickled_cache
 from limpet.shm.endpoint import forks
 from limpet.stores.cache.cache import TOKEN_OF_NOTHING
 
@@ -116,6 +116,6 @@ class LimpetCache(BaseCache):
         return int(found == value and self.shared().delete(key, token))
 
 
-def _ttl(seconds: float | None) -> int:
-    """ms; without a number, or 0: for ever."""
-    return milliseconds(seconds) if seconds else 0
+def _ttl(seconds: float | None) -> float:
+    """Without a number, or with 0: for ever."""
+    return lifetime(seconds or 0)

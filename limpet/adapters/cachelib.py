@@ -19,8 +19,8 @@ import limpet
 from limpet.adapters.pools import (
     CACHE_OPTIONS,
     Shared,
+    lifetime,
     log,
-    milliseconds,
     pickled_cache,
     set_or_delete,
 )
@@ -42,10 +42,9 @@ class LimpetCache(BaseCache):
         super().__init__(_seconds(default_timeout), ignore_delete_many_errors)
         self.shared = Shared(pickled_cache, location, "cache", options, CACHE_OPTIONS)
 
-    def _ttl(self, timeout: Timeout) -> int:
-        """ms; 0: for ever; negative: it has expired already."""
-        seconds = self.default_timeout if timeout is None else _seconds(timeout)
-        return milliseconds(seconds) if seconds else 0
+    def _ttl(self, timeout: Timeout) -> float:
+        """Seconds; 0: for ever; negative: it has expired already."""
+        return lifetime(self.default_timeout if timeout is None else _seconds(timeout))
 
     def get(self, key: str) -> Any:
         return self.shared().get(key)

@@ -32,8 +32,8 @@ import limpet
 from limpet.adapters.pools import (
     CACHE_OPTIONS,
     Shared,
+    lifetime,
     log,
-    milliseconds,
     pickled_cache,
     set_or_delete,
 )
@@ -57,13 +57,13 @@ class LimpetCache(BaseCache):
         """The cache in the pool."""
         return self.at()
 
-    def _ttl(self, timeout: Any) -> int | None:
-        """ms that an entry lives; 0: for ever; None: it has expired already."""
+    def _ttl(self, timeout: Any) -> float | None:
+        """Seconds that an entry lives; 0: for ever; None: it has expired already."""
         end = self.get_backend_timeout(timeout)
         if end is None:
             return 0
         left = end - time.time()
-        return milliseconds(left) if left > 0 else None
+        return lifetime(left) if left > 0 else None
 
     def add(
         self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None

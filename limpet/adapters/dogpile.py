@@ -20,7 +20,7 @@ from dogpile.cache import register_backend
 from dogpile.cache.api import NO_VALUE, BytesBackend, CacheMutex
 
 import limpet
-from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, bytes_cache, milliseconds
+from limpet.adapters.pools import CACHE_OPTIONS, POOL_OPTIONS, Shared, bytes_cache, lifetime
 from limpet.stores.cache.lock import CacheLock
 
 OPTIONS: Final[tuple[str, ...]] = (*CACHE_OPTIONS, *POOL_OPTIONS)
@@ -53,9 +53,9 @@ class LimpetBackend(BytesBackend):
             )
         options = {key: arguments[key] for key in OPTIONS if key in arguments}
         self.shared = Shared(bytes_cache, arguments["location"], "region", options, CACHE_OPTIONS)
-        self.ttl = milliseconds(arguments["ttl"]) if arguments.get("ttl") else 0
+        self.ttl = lifetime(arguments.get("ttl") or 0)
         self.distributed_lock = arguments.get("distributed_lock", True)
-        self.lock_ttl = milliseconds(arguments.get("lock_timeout") or 60)
+        self.lock_ttl = lifetime(arguments.get("lock_timeout") or 60)
 
     def get_mutex(self, key: str) -> Mutex | None:
         if not self.distributed_lock:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import limpet
-from limpet.stores.cache.parameters import LIFE_MAX_MS
+from limpet.shm.times import LONGEST_S
 from limpet.stores.registry import CACHES
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def _cache(
         return cache
 
 
-def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int) -> bool:
+def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: float) -> bool:
     """Set a value; False: there is no room for it, and the old one is deleted."""
     try:
         cache.set(key, value, ttl=ttl)
@@ -165,7 +165,6 @@ def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: int)
     return True
 
 
-def milliseconds(seconds: float) -> int:
-    """A time to live of a cache, at most a hundred years; at least 1, as 0 would be for ever.
-    Negative ones stay so."""
-    return max(1, round(min(seconds * 1000, LIFE_MAX_MS))) if seconds >= 0 else -1
+def lifetime(seconds: float) -> float:
+    """A time to live, of which a cache takes at most a hundred years."""
+    return min(seconds, LONGEST_S)

@@ -87,6 +87,13 @@ def pool_of(url: str) -> limpet.Pool:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
+
+
+def in_ms(ctx: click.Context, param: click.Parameter, seconds: float) -> int:
+    """The callback of an option in seconds that a command takes in ms."""
+    return round(1000 * seconds)
+
+
 hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
 
 

@@ -377,9 +377,10 @@ def cache_get(where: Where, key: str) -> None:
 @cache.command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--ttl", type=click.IntRange(0), help="Ms that it lives.  [default: the cache's]")
+@click.option("--ttl", type=click.FloatRange(0), metavar="SECONDS",
+              help="How long it lives; 0: until evicted.  [default: the cache's]")  # fmt: skip
 @click.pass_obj
-def cache_set(where: Where, key: str, value: str, ttl: int | None) -> None:
+def cache_set(where: Where, key: str, value: str, ttl: float | None) -> None:
     """Set KEY to VALUE: JSON, or text when it is not; in a cache of bytes, text."""
     with _opened(where) as opened:
         data = value_bytes(read(value, opened.codec.base, False), opened.codec)

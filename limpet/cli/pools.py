@@ -29,6 +29,7 @@ from limpet.cli.common import (
 )
 from limpet.shm.backends import segments
 from limpet.shm.backends.inventory import list_pools
+from limpet.shm.ephemeral import sweep
 from limpet.shm.errors import PoolIncomplete, PoolNotFound
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 from limpet.shm.release import PROTOCOL, RELEASE
@@ -46,7 +47,8 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
 @click.option("--block-size", help="Size of a coarse block.  [default: 1/256 of a node]")
 @click.option("--clients", type=int, default=PoolParameters.clients, show_default=True,
               help="Slots for clients, of which one is kept for recovery.")  # fmt: skip
-@click.option("--lease-ms", type=float, default=PoolParameters.lease_us / 1000, show_default=True,
+@click.option("--lease", type=float, default=PoolParameters().lease, metavar="SECONDS",
+              show_default=True,
               help="How long a client that others wait for may stand still.")  # fmt: skip
 @click.option("--fence", type=click.Choice(FENCE_POLICIES), default=PoolParameters.fence,
               show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
@@ -77,7 +79,7 @@ def create(
     node_size: str | None,
     block_size: str | None,
     clients: int,
-    lease_ms: float,
+    lease: float,
     fence: str,
     multi_host: bool | None,
     numa_nodes: tuple[str, ...],
@@ -110,7 +112,7 @@ def create(
         nodes=nodes,
         node_size=node_size,
         clients=clients,
-        lease_us=round(lease_ms * 1000),
+        lease=lease,
         fence=fence,
         durable=durable,
         huge_pages=huge_pages,
@@ -157,7 +159,11 @@ def _store(text: str) -> tuple[str, str, dict[str, int]]:
 @click.argument("url", type=PoolUrl(), metavar="[POOL]", required=False)
 @json_option
 def ls(url: str | None, as_json: bool) -> None:
-    """List the pools in shared memory, or the one at POOL, sound or not."""
+    """List the pools in shared memory, or the one at POOL, sound or not.
+
+    Ephemeral pools whose last client has been killed are removed first.
+    """
+    sweep(url or "")
     pools = list_pools(url or "")
     if url and not pools:
         raise limpet.PoolNotFound(
@@ -314,15 +320,15 @@ def _clock(time_ns: int) -> str:
 
 @click.command()
 @pool_argument
-@click.option("--interval-ms", type=click.FloatRange(0, min_open=True), default=5.0,
-              show_default=True, help="How often to look.")  # fmt: skip
+@click.option("--interval", type=click.FloatRange(0, min_open=True), default=0.005,
+              show_default=True, metavar="SECONDS", help="How often to look.")  # fmt: skip
 @click.option("--fence-command", metavar="COMMAND", default="",
               help="Switches off a host whose lease is over; called with name, machine and boot of "
               "the host. Its exit status 0 says that the host is off.")  # fmt: skip
 @click.option("--wait", is_flag=True,
               help="Wait for a pool that is not there, or was destroyed.")  # fmt: skip
 @json_option
-def watch(url: str, interval_ms: float, fence_command: str, wait: bool, as_json: bool) -> None:
+def watch(url: str, interval: float, fence_command: str, wait: bool, as_json: bool) -> None:
     """Recover dead clients promptly, and print a line each time. Ctrl-C ends it.
 
     When the pool is destroyed, the command says so and ends with exit status 1, unless it is told
@@ -333,7 +339,7 @@ def watch(url: str, interval_ms: float, fence_command: str, wait: bool, as_json:
     try:
         while True:
             try:
-                _watch_one(url, interval_ms / 1000, shlex.split(fence_command), as_json)
+                _watch_one(url, interval, shlex.split(fence_command), as_json)
             except (PoolNotFound, PoolIncomplete) as error:
                 if not wait:
                     raise

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 import limpet
+from limpet.cli.common import in_ms
 
 try:
     from limpet.fault.rack import image, scenarios
@@ -32,8 +33,9 @@ except ModuleNotFoundError as error:
               help="The scenario; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--build", type=click.Path(path_type=Path), default=Path("build/rack"),
               show_default=True, help="The folder with the kernel's package.")  # fmt: skip
-@click.option("--lease-ms", type=click.IntRange(500), default=RackParameters.lease_ms,
-              show_default=True, help="A lease; it is longer where machines are late.")  # fmt: skip
+@click.option("--lease", "lease_ms", type=click.FloatRange(0.5),
+              default=RackParameters.lease_ms / 1000, show_default=True, metavar="SECONDS",
+              callback=in_ms, help="A lease; it is longer where machines are late.")  # fmt: skip
 @click.option("--work-s", type=click.FloatRange(1), default=RackParameters.work_s,
               show_default=True, help="How long clients work before a loss.")  # fmt: skip
 @click.option("--freezes", type=click.IntRange(1), default=RackParameters.freezes,

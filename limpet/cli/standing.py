@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from limpet.cli.common import json_option, table
+from limpet.cli.common import in_ms, json_option, table
 from limpet.cli.drill_run import exit_status
 from limpet.cli.faults import drill_url, fault_command, report, run_faults
 from limpet.fault.drill import containers
@@ -45,7 +45,8 @@ class Stops(click.ParamType):
               help="Client processes.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0,
               show_default=True, help="How long they work on each subject.")  # fmt: skip
-@click.option("--lease-ms", type=click.IntRange(1), default=200, show_default=True,
+@click.option("--lease", "lease_ms", type=click.FloatRange(0.001), default=0.2,
+              show_default=True, metavar="SECONDS", callback=in_ms,
               help="How long a client that others wait for may stand still.")  # fmt: skip
 @click.option("--stops-s", type=Stops(), default="0.05:0.3", show_default=True,
               help="How long a client stands still.")  # fmt: skip

@@ -31,9 +31,9 @@ The state of a call, and what a kill leaves behind in it
                 the next one does so again if it is killed in between
 
 A kill leaves behind: of a worker, what the queues say. Of the parent and all workers at the same
-time: the pool, which `limpet ls` shows; of a named executor, the queue of results, until another
-program opens or closes an executor in the pool, or has a result for it. The queue of jobs stays, as
-all that is named does.
+time: the pool, which is ephemeral, so `limpet ls` or `limpet prune` removes it; of a named
+executor, the queue of results, until another program opens or closes an executor in the pool, or
+has a result for it. The queue of jobs stays, as all that is named does.
 
 Known limits: a stopped worker holds its job until it goes on or is killed. A stopped process that
 holds the lock of the queue of jobs is killed after a lease, as with all channels
@@ -57,6 +57,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.executor.crew import Crew
 from limpet.executor.worker import LOOK_S
 from limpet.shm.errors import ParameterError
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.waiting import whole
 from limpet.stores.pool import Pool
 
@@ -177,7 +178,7 @@ class Executor(Base):
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         chunksize: int = 1,
     ) -> Iterator[Any]:
         """As ProcessPoolExecutor.map: the results in order; `chunksize` calls are one job."""
@@ -185,7 +186,8 @@ class Executor(Base):
             raise ParameterError("chunksize must be >= 1")
         calls = zip(*iterables, strict=False)
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        parts = super().map(partial(_chunk, fn), chunks, timeout=timeout)
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        parts = super().map(partial(_chunk, fn), chunks, timeout=seconds)
         return _each(parts)
 
     def serve(self) -> None:

@@ -122,7 +122,9 @@ class Crew:
             self.pool = Pool.open(url)
         else:
             own = f"shm://executor-{os.getpid()}-{secrets.token_hex(4)}"
-            self.pool = Pool.create(own, nodes=1, node_size=memory, clients=4 * workers + 4)
+            self.pool = Pool.create(
+                own, nodes=1, node_size=memory, clients=4 * workers + 4, ephemeral=True
+            )
         self.url = self.pool.url
         self.ident = self.pool.membership.ident
         self.main = main_token()

@@ -430,6 +430,14 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
+    def _free_blocks(self, node: int) -> str:
+        """In words, how many blocks of a node are free, and how many are kept."""
+        count, kept = self.table.count, self.table.reserve
+        return (
+            f"{self._claimable_count(node)} of its {count} blocks of {self.claims.heap.block_size} "
+            f"bytes are free, and {kept} are kept for updates, deletes and channels"
+        )
+
     def why_full(self, node: int, size: int, refused: int) -> str:
         """The message of StoreFull, when there is no memory for an object of this size. `refused`:
         the node whose file system had no room for pages, or NOWHERE."""
@@ -444,9 +452,9 @@ class Relief:
             block = self.claims.heap.block_size
             run = -(-size // block) * block  # whole blocks
             why = (
-                "delete an entry of about this size for each that is to be put, or so many of "
-                f"other sizes that a run of {run} bytes in whole blocks is empty, or create the "
-                "pool with larger nodes"
+                f"{self._free_blocks(node)}. Delete an entry of about this size for each that is "
+                f"to be put, or so many of other sizes that a run of {run} bytes in whole blocks "
+                "is empty, or create the pool with larger nodes"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"

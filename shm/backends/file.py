@@ -4,8 +4,8 @@ DIR is taken as it is written (no %-escapes), absolute and without `..`. A node 
 replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.
 
 Files have the mode and the group of the control segment, 0600 unless its creator asked for another.
-The free space is checked when they are made; pages are allocated when they are needed (`back`),
-all at once with `prefault`.
+Pages are allocated when they are needed (`back`), all at once with `prefault`. So a file may be
+larger than its file system; the creator gets a warning (node.py).
 
 Pages are allocated before memory is handed out, not when it is first touched. A tmpfs allocates the
 pages of a file when they are touched, and sends SIGBUS when it has none left. So limpet allocates
@@ -89,12 +89,6 @@ def _back(fd: int, offset: int, size: int) -> bool:
         if code != errno.EINTR:
             raise OSError(code, f"cannot allocate pages of the file: {os.strerror(code)}")
     return True
-
-
-def capacity(folder: Path) -> int | None:
-    """Bytes of the file system of a folder; None: not known."""
-    found = os.statvfs(folder)
-    return found.f_blocks * found.f_frsize or None
 
 
 def room(folder: Path) -> int | None:
@@ -231,12 +225,6 @@ class Files(Location):
         except FileNotFoundError as error:  # its parents are there: /proc, for example
             raise ParameterError(f"{self}: no folder can be made there ({error})") from error
         self.check_folder(options.any_owner)
-        whole = file.capacity(self.folder)
-        if whole is not None and size > whole:
-            raise ParameterError(
-                f"{where}: {size} bytes do not fit into {self.folder}, which has {whole} bytes, "
-                f"{file.room(self.folder)} bytes free"
-            )
         at = FilePlace(self.path(index, generation))
         fd = self.create_exclusive(at.path, where)
         with contextlib.ExitStack() as undo:

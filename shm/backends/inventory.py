@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.backends.backend import Location, Usage
 from limpet.shm.backends.explain import explained
@@ -19,8 +20,9 @@ from limpet.shm.backends.location import backends, parse_url
 from limpet.shm.backends.name import PATIENCE_S, held, is_leftover, let_go, require_ours, take_back
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.probe import node_words, probe
-from limpet.shm.backends.superblock import MAGIC, Superblock
-from limpet.shm.endpoint.layout import CONTROL_NODE
+from limpet.shm.backends.superblock import MAGIC, Superblock, unpack
+from limpet.shm.clients.liveness import is_locked
+from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
 from limpet.shm.errors import (
     LimpetError,
@@ -30,6 +32,9 @@ from limpet.shm.errors import (
     PoolNotFound,
 )
 from limpet.shm.uninterrupted import uninterrupted
+
+SETTLE_S: Final = 0.02
+"""How long a creator may have made a control segment, and not hold its name yet."""
 
 
 def unlink_all(
@@ -123,7 +128,7 @@ def remove_leftovers(location: Location) -> bool:
         if not _has_control(location.removable(any_owner=False)):
             return False
         with held(location, timeout_s=0) as fd:
-            if not is_leftover(location, fd):
+            if not is_leftover(location, fd) or _revived(location, fd):
                 return False
             _remove_all(location, fd, any_owner=False)
     except (PoolForeign, PoolIncomplete):
@@ -131,6 +136,65 @@ def remove_leftovers(location: Location) -> bool:
     except PoolNotFound:
         pass
     return True
+
+
+def _revived(location: Location, fd: int) -> bool:
+    """Complete an ephemeral pool again whose removal was cut short by a kill before it has seen a
+    client that lives (ephemeral.py); whether it is one. The name is held by `fd`."""
+    if not _is_in_use(location, fd):
+        return False
+    location.place(CONTROL_NODE).mark(fd, MAGIC)
+    return True
+
+
+def _is_in_use(location: Location, fd: int) -> bool:
+    """Whether an incomplete control segment is that of an ephemeral pool, whole but for that, with
+    a client that lives."""
+    data = MAGIC + location.place(CONTROL_NODE).read(fd, SUPERBLOCK_SIZE)[len(MAGIC) :]
+    try:
+        parameters = unpack(data, location.segment(CONTROL_NODE)).parameters
+    except LimpetError:
+        return False  # its creator has not come so far
+    if not parameters.ephemeral or not is_locked(fd, parameters.clients):
+        return False
+    # If nodes are gone, no client was there: those that are there now are about to find that out.
+    return len({index for index, _ in location.removable(any_owner=False)}) > parameters.nodes
+
+
+def revive(location: Location) -> bool:
+    """`_revived`, for a process that opens the pool."""
+    with contextlib.suppress(LimpetError):
+        if not location.several_hosts and _looks(location, _is_in_use):
+            with held(location, timeout_s=0) as fd:
+                return is_leftover(location, fd) and _revived(location, fd)
+    return False
+
+
+def _looks(location: Location, judge: Callable[[Location, int], bool]) -> bool:
+    """What `judge` says of the control segment. The name, which a creator may need, is not held."""
+    with explained(location.segment(CONTROL_NODE)):
+        fd = location.place(CONTROL_NODE).open()
+    try:
+        return judge(location, fd)
+    finally:
+        os.close(fd)
+
+
+def has_leftovers(location: Location) -> bool:
+    """Whether `remove_leftovers` would remove something, of a process that did not begin just now:
+    a creator holds the name a moment after it has made the control segment."""
+    if location.several_hosts:
+        return False
+    try:
+        if not _has_control(location.removable(any_owner=False)):
+            return False
+        if not _looks(location, is_leftover):
+            return False
+        time.sleep(SETTLE_S)
+        with held(location, timeout_s=0) as fd:
+            return is_leftover(location, fd) and not _revived(location, fd)
+    except (PoolForeign, PoolIncomplete, PoolNotFound):
+        return False
 
 
 def remove_stray_nodes(location: Location) -> None:

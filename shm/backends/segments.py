@@ -54,7 +54,7 @@ from limpet.shm.errors import (
     PoolPermission,
     PoolTruncated,
 )
-from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, parse_size
+from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, lease_us_of, parse_size
 
 CLAIMS_MAX: Final = 100
 OPTIONS: Final = (
@@ -94,9 +94,12 @@ def create_segments(
     options: nodes.NodeOptions,
     given: dict[str, Any],
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
-    """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
+    """Make the segments of a pool, those of its memory nodes first; its uuid and parameters.
+
+    The name of an ephemeral pool is held until the caller is a client and releases it.
+    """
     location = nodes.parse_url(nodes.full_url(url))
-    known = set(PoolParameters.__dataclass_fields__)
+    known = {*PoolParameters.__dataclass_fields__, "lease"} - {"lease_us"}
     if unknown := set(given) - known:
         raise ParameterError(
             f"a pool has no parameter {', '.join(sorted(unknown))}; "
@@ -108,6 +111,13 @@ def create_segments(
     for name in ("block_size", "coherent_bytes"):
         if name in given:
             given[name] = parse_size(given[name])
+    if "lease" in given:
+        given["lease_us"] = lease_us_of(given.pop("lease"))
+    if given.get("ephemeral") and location.reuses_memory:
+        raise ParameterError(
+            f"{location}: a pool on a device stays until it is destroyed; ephemeral=True is for "
+            "pools in shared memory and in files"
+        )
     if location.several_hosts:
         # Without it a client of another host counts as one from before a reboot, and as dead.
         # A durable pool is of one host unless it is said otherwise.
@@ -139,7 +149,8 @@ def create_segments(
             if not control.place.same(control.fd):
                 raise PoolNotFound(f"{location}: its control segment was taken away meanwhile")
             _format(segment, layout, parameters, uuid)
-        release(control.fd)
+        if not parameters.ephemeral:
+            release(control.fd)
     except BaseException:
         if made:
             take_back(location, made[0].fd)

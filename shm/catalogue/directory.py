@@ -454,7 +454,10 @@ class Directory:
                 return Entry(claim, CLAIMED, membership.ident, b"", b"", claimed), claimed
             if not others:
                 if place < 0:
-                    raise StoreFull(f"{self.where}: all {self.entries} entries are taken")
+                    raise StoreFull(
+                        f"{self.where}: all {self.entries} entries are taken; "
+                        "drop a store or remove a channel"
+                    )
                 at = self._at(place)
                 word = self.endpoint.load(at)
                 # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.

@@ -132,12 +132,15 @@ class Regions:
             self._unlink(node, index, pinned)
             first = self._claim(node, count, spared) if count else 0
             if first is None:
-                mend = "create the pool with larger nodes"
+                mend = "delete entries, drop a store or remove a channel, or make larger nodes"
                 if self.blocks.pages.refused != NOWHERE:
                     mend = "its file system is full, make room there"
+                free = self.blocks.claimable(self.blocks.words(node), self.grace.horizon())
                 raise StoreFull(
                     f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
-                    f"{self.block_size} bytes for {name!r}; {mend}"
+                    f"{self.block_size} bytes for {name!r}, which takes {size} bytes: "
+                    f"{int(free.sum())} of its {self.blocks.count} are free, {spared} of these for "
+                    f"others; {mend}"
                 )
             return _PAYLOAD.pack(first, count, size, secrets.randbits(36) << 12 | index)
 

@@ -356,6 +356,15 @@ def request(fd: int, command: int, kind: int, start: int, length: int) -> tuple[
     return found, there
 
 
+def is_locked(fd: int, clients: int) -> bool:
+    """Whether the kernel shows a client that lives, by its lock, in the file of a control segment.
+    False also where there are no such locks."""
+    try:
+        return request(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 0, clients)[0] != fcntl.F_UNLCK
+    except OSError:
+        return False
+
+
 _open: weakref.WeakSet[LifeLocks] = weakref.WeakSet()
 
 

@@ -1,6 +1,7 @@
 """`pool.cache`: Python objects that all processes share, until they expire or are evicted.
 
-A `Cache` is a MutableMapping whose entries may be gone at any time. All times are in milliseconds.
+A `Cache` is a MutableMapping whose entries may be gone at any time. All times are in seconds: an
+int, a float or a timedelta (shm/times.py).
 A value is encoded when it is set, and decoded anew each time it is read. With the codec "pickle",
 which is the default, a read executes code that any writer of the pool may have put there.
 
@@ -26,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
+from limpet.shm.times import MS, US, Seconds, units_of
 from limpet.stores.cache.flight import Computation, Flights, Seat
-from limpet.stores.cache.layout import SWAP, TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
+from limpet.stores.cache.layout import SWAP, TAG_BITS, TAGS_EACH, TAGS_MAX
 from limpet.stores.cache.lock import PREFIX, CacheLock
 from limpet.stores.cache.memoize import Computes, memoized
 from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
@@ -44,7 +46,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
-PATIENCE_MS: Final = 60_000
+PATIENCE_S: Final = 60
 EARLY_MOST: Final = 100.0
 TOKEN_OF_NOTHING: Final = -1
 
@@ -149,17 +151,17 @@ class Cache(MutableMapping[K, V]):
         key: K,
         value: V,
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
     ) -> None:
         """Set a value. ValueTooLarge: it is larger than the whole cache.
 
-        `ttl`: ms that it lives; 0: until it is evicted; by default that of the cache. `slide`: each
-        read lets it live for `ttl` again, of at most 49 days. `stale`: ms after that, in which
-        `get_or_compute` may still serve it while one process computes another. `tags`: at most
-        five, for `invalidate`.
+        `ttl`: seconds that it lives; 0: until it is evicted; by default that of the cache. `slide`:
+        each read lets it live for `ttl` again, of at most 49 days. `stale`: seconds after that, in
+        which `get_or_compute` may still serve it while one process computes another. `tags`: at
+        most five, for `invalidate`.
         """
         self._write(key, value, PUT, self.terms(ttl, slide, stale, tags))
 
@@ -168,9 +170,9 @@ class Cache(MutableMapping[K, V]):
         key: K,
         value: V,
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
     ) -> bool:
         """`set`, if the key is not there; whether it was not."""
@@ -181,9 +183,9 @@ class Cache(MutableMapping[K, V]):
         key: K,
         value: V,
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
     ) -> bool:
         """`set`, if the key is there; whether it was."""
@@ -194,20 +196,27 @@ class Cache(MutableMapping[K, V]):
         return self.store.write(encode_key(key), encode(value), mode, terms)
 
     def terms(
-        self, ttl: int | None, slide: bool, stale: int, tags: Iterable[str], birth: int = -1
+        self,
+        ttl: Seconds | None,
+        slide: bool,
+        stale: Seconds,
+        tags: Iterable[str],
+        birth: int = -1,
     ) -> Terms:
         """The terms of a write. Raises ParameterError."""
         if ttl is None and not (slide or stale or tags) and birth < 0:
             return self.store.usual
-        lives = self.store.parameters.ttl_ms if ttl is None else ttl
-        check_whole("ttl", lives, 0, TTL_MAX_MS if slide else LIFE_MAX_MS)
-        check_whole("stale", stale, 0, TTL_MAX_MS)
+        most = TTL_MAX_MS if slide else LIFE_MAX_MS
+        lives = self.store.parameters.ttl_ms
+        if ttl is not None or lives > most:
+            lives = units_of("ttl", lives / MS if ttl is None else ttl, MS, most)
+        late = units_of("stale", stale, MS, TTL_MAX_MS)
         if slide and not lives:
             raise ParameterError("an entry slides by its ttl; give it one")
-        return Terms(lives, lives if slide else 0, stale, tags_word(tags), birth)
+        return Terms(lives, lives if slide else 0, late, tags_word(tags), birth)
 
-    def touch(self, key: K, ttl: int | None = None, *, slide: bool = False) -> bool:
-        """Let an entry live for `ttl` ms from now; whether there was one.
+    def touch(self, key: K, ttl: Seconds | None = None, *, slide: bool = False) -> bool:
+        """Let an entry live for `ttl` seconds from now; whether there was one.
 
         `ttl`: by default that of the cache, which must have one then; 0: until it is evicted.
         """
@@ -218,14 +227,15 @@ class Cache(MutableMapping[K, V]):
             )
         return self.store.touch(self.codec.encode_key(key), self.terms(ttl, slide, 0, ()))
 
-    def expires_in(self, key: K) -> int | None:
-        """How many ms an entry has left; None: it has no deadline. KeyError: it is not there."""
+    def expires_in(self, key: K) -> float | None:
+        """How many seconds an entry has left; None: it has no deadline. KeyError: it is not
+        there."""
         found = self.store.entry(self.codec.encode_key(key))
         if found is None:
             raise KeyError(key)
         deadline = found[2]
         left = deadline - self.store.endpoint.microseconds()
-        return max(0, left) // US_PER_MS if deadline else None
+        return max(0, left) / US if deadline else None
 
     def delete(self, key: K, token: int | None = None) -> bool:
         """Delete an entry; whether there was one. `token`: only if it is as `gets` found it."""
@@ -285,7 +295,7 @@ class Cache(MutableMapping[K, V]):
             return None, TOKEN_OF_NOTHING
         return self.codec.decode(found[0]), found[1]
 
-    def cas(self, key: K, value: V, token: int, *, ttl: int | None = None) -> bool:
+    def cas(self, key: K, value: V, token: int, *, ttl: Seconds | None = None) -> bool:
         """Set a value if the entry is as `gets` found it; whether it was.
 
         Its deadline stays, unless a `ttl` is given. Its tags and its `stale` stay, and an entry
@@ -300,10 +310,10 @@ class Cache(MutableMapping[K, V]):
             return self._write(key, value, INSERT, terms) == DONE
         if ttl is None:
             return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
-        return self._write(key, value, SWAP, Terms(ttl, checksum=token, renew=True)) == DONE
+        return self._write(key, value, SWAP, Terms(terms.span, checksum=token, renew=True)) == DONE
 
     def incr(
-        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
+        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: Seconds | None = None
     ) -> int:
         """Add to a whole number; the sum. Its deadline stays.
 
@@ -330,7 +340,7 @@ class Cache(MutableMapping[K, V]):
                 return value
 
     def decr(
-        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
+        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: Seconds | None = None
     ) -> int:
         """`incr` by less."""
         return self.incr(key, -delta, initial=initial, ttl=ttl)
@@ -351,9 +361,9 @@ class Cache(MutableMapping[K, V]):
         self,
         pairs: Mapping[K, V],
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
     ) -> None:
         """`set` each of them; not atomic as a whole."""
@@ -409,13 +419,19 @@ class Cache(MutableMapping[K, V]):
         """
         return sum(self.store.purge(name) for name in self.store)
 
-    def stats(self, own: bool = False) -> dict[str, int]:
+    def stats(self, own: bool = False) -> dict[str, int | float]:
         """Counts since the cache was made, of all processes, living and dead; and its size.
 
-        `evicted_age_ms`: how long entries were there, on average, when they were evicted. `items`
-        and `bytes` include entries that do not count any more, and have not been freed.
+        `hits` and `misses`: requests that the cache answered, and did not, by `get`, `[]`,
+        `get_many`, `setdefault`, `get_or_compute` and `memoize`; a caller that waits for another
+        one's value, or gets a stale one, is a hit, and one that computes a miss. `sets`: values
+        that were stored. `deletes`: entries that a program deleted. `evictions`: those that went
+        for want of room. `expirations`: those that did not count any more, as their time was over
+        or a tag was invalidated, when they were removed. `computations`: by `get_or_compute`, to
+        the end. `evicted_age_s`: how long entries were there, on average, when they were evicted.
+        `items` and `bytes` include entries that do not count any more, and have not been freed.
         `own`: only the counts of this process's client slot, which another process may have had
-        before.
+        before. Locks of keys are in no count but `items` and `bytes`.
         """
         counts = self.store.own_counts() if own else self.store.counts()
         items, size = self.store.sizes()
@@ -423,7 +439,7 @@ class Cache(MutableMapping[K, V]):
         evicted_ms = counts.pop("evicted_ms")
         return {
             **counts,
-            "evicted_age_ms": evicted_ms // max(1, counts["evictions"]),
+            "evicted_age_s": evicted_ms / MS / max(1, counts["evictions"]),
             "items": items,
             "bytes": size,
             "max_items": limits.max_items,
@@ -437,30 +453,30 @@ class Cache(MutableMapping[K, V]):
         key: K,
         compute: Callable[[], V],
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
-        none_ttl: int | None = None,
-        patience: int = PATIENCE_MS,
+        none_ttl: Seconds | None = None,
+        patience: Seconds = PATIENCE_S,
         early: float = 0.0,
     ) -> V:
         """The value. If it is not there, one caller of all processes computes it, while the others
         wait. When the process that computes is killed, another one takes over at once.
 
-        `stale`: for so many ms after the deadline the other callers get the old value and do not
-        wait. `none_ttl`: how many ms a value of None is kept; 0: not at all. `patience`: after so
-        many ms a waiting caller computes for itself. An exception of `compute` goes to its caller,
-        and another caller computes then. `early`: one caller computes the next value before the
-        deadline, at a random time that is on average `early` times as long before it as the value
-        took to compute; the others get the value that is there. 1.0 is a good choice, and an entry
-        that slides is not computed early. If the key was set, deleted or invalidated while its
-        value was computed, or the value is larger than the whole cache, it is returned but not
+        `stale`: for so many seconds after the deadline the other callers get the old value and do
+        not wait. `none_ttl`: how long a value of None is kept; 0: not at all. `patience`: after so
+        many seconds a waiting caller computes for itself. An exception of `compute` goes to its
+        caller, and another caller computes then. `early`: one caller computes the next value before
+        the deadline, at a random time that is on average `early` times as long before it as the
+        value took to compute; the others get the value that is there. 1.0 is a good choice, and an
+        entry that slides is not computed early. If the key was set, deleted or invalidated while
+        its value was computed, or the value is larger than the whole cache, it is returned but not
         kept. A value whose class this program lacks is a miss. A `compute` that asks for its own
         key would wait for itself: ReentrantUse. In a child that is forked in `compute`, a value
         that is returned is not kept.
         """
-        call = Computation(self.store, self.codec.encode_key(key), key, patience)
+        call = self._computation(key, patience)
         try:
             seat = self.flights.board(call, self._beta(early))
             if not seat.mine:
@@ -479,16 +495,16 @@ class Cache(MutableMapping[K, V]):
         key: K,
         compute: Callable[[], Awaitable[V]],
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
-        none_ttl: int | None = None,
-        patience: int = PATIENCE_MS,
+        none_ttl: Seconds | None = None,
+        patience: Seconds = PATIENCE_S,
         early: float = 0.0,
     ) -> V:
         """`get_or_compute` for a coroutine function: waits without blocking the event loop."""
-        call = Computation(self.store, self.codec.encode_key(key), key, patience)
+        call = self._computation(key, patience)
         try:
             seat = await self.flights.board_async(call, self._beta(early))
             if not seat.mine:
@@ -502,6 +518,10 @@ class Cache(MutableMapping[K, V]):
             raise
         return value
 
+    def _computation(self, key: K, patience: Seconds) -> Computation:
+        waits_ms = units_of("patience", patience, MS, LIFE_MAX_MS)
+        return Computation(self.store, self.codec.encode_key(key), key, waits_ms)
+
     @staticmethod
     def _beta(early: float) -> float:
         if not 0 <= early <= EARLY_MOST:
@@ -511,31 +531,32 @@ class Cache(MutableMapping[K, V]):
     def _terms_of(
         self,
         seat: Seat,
-        ttl: int | None,
+        ttl: Seconds | None,
         slide: bool,
-        stale: int,
+        stale: Seconds,
         tags: Iterable[str],
-        none_ttl: int | None,
+        none_ttl: Seconds | None,
     ) -> Terms:
         """The terms of the value that is computed next. Raises ParameterError."""
         terms = self.terms(ttl, slide, stale, tags, seat.birth)
         if none_ttl is not None:
-            check_whole("none_ttl", none_ttl, 0, LIFE_MAX_MS)
+            units_of("none_ttl", none_ttl, MS, LIFE_MAX_MS)
         terms.flight = seat.flight
         return terms
 
     def _land(
-        self, call: Computation, value: V, terms: Terms, none_ttl: int | None, began: float
+        self, call: Computation, value: V, terms: Terms, none_ttl: Seconds | None, began: float
     ) -> None:
         """Store the computed value, if it is to be kept, and not too large."""
         call.end()
         terms.took = min(math.ceil(1000 * (time.monotonic() - began)), TTL_MAX_MS)
         if value is None and none_ttl is not None:
-            if none_ttl == 0:
+            kept_ms = units_of("none_ttl", none_ttl, MS, LIFE_MAX_MS)
+            if kept_ms == 0:
                 call.abandon()
                 return
             terms = Terms(
-                none_ttl, tags=terms.tags, birth=terms.birth, took=terms.took, flight=terms.flight
+                kept_ms, tags=terms.tags, birth=terms.birth, took=terms.took, flight=terms.flight
             )
         if terms.flight:
             try:
@@ -543,21 +564,22 @@ class Cache(MutableMapping[K, V]):
             except ValueTooLarge:
                 call.abandon()
 
-    def lock(self, key: K, ttl: int = PATIENCE_MS) -> CacheLock:
+    def lock(self, key: K, ttl: Seconds = PATIENCE_S) -> CacheLock:
         """A lock that goes with a key, for threads of all processes: to compute what is not set by
-        `get_or_compute`. A dead process loses it at once, and a living one after `ttl` ms."""
-        check_whole("ttl", ttl, 1, LIFE_MAX_MS)
-        return CacheLock(self.store, self.codec.encode_key(key), ttl)
+        `get_or_compute`. A dead process loses it at once, and a living one after `ttl`
+        seconds."""
+        ttl_ms = units_of("ttl", ttl, MS, LIFE_MAX_MS, 1)
+        return CacheLock(self.store, self.codec.encode_key(key), ttl_ms)
 
     def memoize(
         self,
         *,
-        ttl: int | None = None,
+        ttl: Seconds | None = None,
         key: Callable[..., K] | None = None,
         slide: bool = False,
-        stale: int = 0,
+        stale: Seconds = 0,
         tags: Iterable[str] = (),
-        none_ttl: int | None = None,
+        none_ttl: Seconds | None = None,
         early: float = 0.0,
     ) -> Callable[[F], F]:
         """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.

@@ -85,6 +85,7 @@ cdef class FlightWord:
         flight=u64, found=u64, scope=bint,
     )
     cdef object board(self, Place place, bytes key, u64 dead, u64 early, Terms terms)
+    cdef int _count_miss(self, Terms terms) except -1
     @cython.locals(ticket=u64)
     cdef u64 _changed(self, u64 expected, u64 flight) except? 0xFEEDFACEDEADBEA7
     @cython.locals(entries=Entries)

@@ -386,6 +386,7 @@ class FlightWord:
                 # LINEARIZES: the beginning of an early flight
                 if self._changed(0, flight) == 0:
                     # A kill here: the value is served until its deadline, as if there were none.
+                    self._count_miss(terms)
                     return MINE, value, birth, flight
             scope = self.endpoint.background(True)
             entries.meet()
@@ -401,7 +402,15 @@ class FlightWord:
         # LINEARIZES: the beginning of a flight
         found = self._changed(other, flight)
         # A kill here: a waiting caller sees that the client is dead, and takes over.
-        return (MINE, value, birth, flight) if found == other else (OTHERS, value, 0, found)
+        if found != other:
+            return OTHERS, value, 0, found
+        self._count_miss(terms)
+        return MINE, value, birth, flight
+
+    def _count_miss(self, terms: Terms) -> None:
+        """At the end of an operation that has begun a flight."""
+        if terms.miss:
+            self.entries.count(MISSES)
 
     def _changed(self, expected: int, flight: int) -> int:
         """Change the flight of the entry in the image, by a CAS; the one that was there."""

@@ -33,7 +33,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ReentrantUse
-from limpet.stores.cache.layout import EARLY_SHIFT, LANDED, MINE, pilot_of
+from limpet.stores.cache.layout import (
+    EARLY_SHIFT,
+    HITS,
+    LANDED,
+    MINE,
+    MISSES,
+    OTHERS,
+    pilot_of,
+)
 from limpet.stores.cache.validity import Terms
 from limpet.stores.channels.waiting import still_us
 
@@ -68,6 +76,7 @@ class Computation:
         self.key = key
         self.patience = patience
         self.note = Terms(patience)
+        self.note.miss = True
         self.forks = forks.count
         self.runs = False
         self.around: Computation | None = None
@@ -174,13 +183,18 @@ class Flights:
             return Seat(True, None, birth, flight), 0
         if data is not None:
             try:
-                return Seat(False, self.decode(data), 0, 0), 0
+                seat = Seat(False, self.decode(data), 0, 0)
             except (AttributeError, ImportError):
                 # A miss: this program does not have the class of the value, or not any more.
                 if how == LANDED:
                     self._forget(call.key, data)
                     return None, 0
+            else:
+                if how == OTHERS:
+                    self.store.count_request(HITS)
+                return seat, 0
         if time.monotonic() >= end:
+            self.store.count_request(MISSES)
             return Seat(True, None, 0, 0), 0
         return None, flight
 

@@ -1,4 +1,5 @@
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.times cimport MS
 from limpet.stores.cache.layout cimport MINE
 from limpet.stores.cache.store cimport CacheStore
 from limpet.stores.cache.validity cimport Terms
@@ -7,7 +8,7 @@ cdef class CacheLock:
     cdef object __weakref__
     cdef readonly CacheStore store
     cdef readonly bytes key
-    cdef readonly object ttl
+    cdef readonly object ttl_ms
     cdef readonly dict flights
 
     cdef bint _take(self, Terms note, bint blocking, double timeout) except -1

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
+from limpet.shm.times import MS, Seconds, seconds_of
 from limpet.stores.cache.layout import MINE, pilot_of
 from limpet.stores.cache.validity import Terms
 from limpet.stores.channels.waiting import still_us
@@ -37,19 +38,24 @@ class CacheLock:
     A thread that has acquired it releases its own: when its `ttl` is over, that of no other thread.
     """
 
-    def __init__(self, store: CacheStore, key: bytes, ttl: int) -> None:
+    def __init__(self, store: CacheStore, key: bytes, ttl_ms: int) -> None:
         self.store = store
         self.key = PREFIX + key
-        self.ttl = ttl
+        self.ttl_ms = ttl_ms
         self.flights: dict[tuple[int, int], int] = {}
         """By `forks.count` and the thread that acquired it."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    @property
+    def ttl(self) -> float:
+        """Seconds after which another client may take it."""
+        return self.ttl_ms / MS
+
+    def acquire(self, blocking: bool = True, timeout: Seconds = -1) -> bool:
         """Have the lock; False: another client has it, and `timeout` seconds are over."""
-        note = Terms(self.ttl)
+        note = Terms(self.ttl_ms)
         ended = False
         try:
-            taken = self._take(note, blocking, timeout)
+            taken = self._take(note, blocking, seconds_of("timeout", timeout))
             ended = True
         finally:
             if not ended and note.flight:
@@ -63,7 +69,7 @@ class CacheLock:
         end = time.monotonic() + timeout
         dead = token = 0
         while True:
-            how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl, 0, note)
+            how, _, _, flight = self.store.begin_flight(self.key, dead, self.ttl_ms, 0, note)
             if how == MINE:
                 return True
             if not self._lives(flight):
@@ -91,7 +97,7 @@ class CacheLock:
         if not self.end():
             raise ParameterError(
                 f"{self.store.pool.url}: {self!r} is not held by this process; its ttl of "
-                f"{self.ttl} ms may be over"
+                f"{self.ttl:g} s may be over"
             )
 
     def locked(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole, parse_size
+from limpet.shm.times import LONGEST_S, MS
 from limpet.stores.cache.layout import GROUP_MASK, PREFIX, UNIT, UNITS_MASK, words_size
 from limpet.stores.core.object_layout import HEADER
 from limpet.stores.race.parameters import CAPACITY, SLOTS_PER_BUCKET, GrowingParameters
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from limpet.shm.parameters import PoolParameters
 
 ITEMS_MAX: Final = (1 << 27) - 1
-LIFE_MAX_MS: Final = 100 * 366 * 86_400_000
+LIFE_MAX_MS: Final = LONGEST_S * MS
 """A hundred years: of a time to live."""
 TTL_MAX_MS: Final = (1 << 32) - 1
 """49 days: of all other times, and of a time to live that each read begins anew."""
@@ -44,7 +45,7 @@ class CacheParameters(GrowingParameters):
         super().__post_init__()
         check_whole("max_items", self.max_items, 1, ITEMS_MAX)
         check_whole("max_bytes", self.max_bytes, 2 * LEAST, UNITS_MASK * UNIT)
-        check_whole("ttl", self.ttl_ms, 0, LIFE_MAX_MS)
+        check_whole("ttl_ms", self.ttl_ms, 0, LIFE_MAX_MS)
         check_whole("clients", self.clients, 1, 1 << 20)
         check_whole("groups", self.groups, 2, GROUP_MASK)
         if self.policy not in POLICIES:

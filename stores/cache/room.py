@@ -340,7 +340,7 @@ class Room:
             raise StoreFull(
                 f"{store.name}: {self.pool.url}: nothing can be evicted: other clients stand still "
                 "in operations on the cache, or it has room for fewer entries than there are "
-                "writers"
+                "writers; end those clients, or make the cache larger"
             )
         self.pool.exclusively(self._hurry)
 

@@ -41,6 +41,7 @@ from limpet.stores.cache.layout import (
     LANDINGS,
     LAP_AT,
     MINE,
+    MISSES,
     OVER,
     SETS,
     UNIT,
@@ -199,7 +200,10 @@ class CacheStore(HashStore):
                 outcome = self.write_entry(place, key, value, size, mode, attempt, terms, evicted)
                 if outcome == DONE:
                     self.endpoint.background(True)
-                    self.counters.count(SETS, 1)
+                    if not terms.pending:
+                        self.counters.count(SETS, 1)
+                    elif terms.miss:
+                        self.counters.count(MISSES, 1)
             finally:
                 self.client.leave()
             if outcome == OVER:
@@ -400,6 +404,10 @@ class CacheStore(HashStore):
     def expect_landing(self, key: bytes) -> int:
         """`prepare` of that."""
         return int(self.within(lambda: self.landing(key).prepare()))
+
+    def count_request(self, what: int) -> None:
+        """Count a request that got a stale value, HITS, or has waited long enough, MISSES."""
+        self.within(lambda: self.entries.count(what))
 
     def flight_of(self, key: bytes) -> int:
         """The flight of a key without a value, its client alive or not; 0: there is none."""

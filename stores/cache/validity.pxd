@@ -18,6 +18,7 @@ cdef class Terms:
     cdef public bint renew
     cdef public u64 flight
     cdef public bint pending
+    cdef public bint miss
 
     cdef u64 deadline(self, u64 now) noexcept
 

@@ -76,6 +76,8 @@ class Terms:
         self.renew = renew
         self.flight = flight
         self.pending = False
+        self.miss = False
+        """Whether the flight that is begun is a miss of a caller, and counted."""
 
     def deadline(self, now: int) -> int:
         """The deadline of an entry that is written or touched now; 0: never."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import DROPS, SLOTS_USED
 from limpet.shm.errors import ParameterError, StoreCorrupt, StoreDropped, StoreFull
+from limpet.shm.times import Seconds
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_of
 from limpet.stores.contents import await_operations
 from limpet.stores.core.feed import Feed, Look
@@ -116,7 +117,7 @@ class Changes:
         """A look at the feed, as a context manager. Raises StoreDropped."""
         return Look(self.store)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Change:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Change:
         """The next change; waits for it, at most `timeout` seconds. Raises queue.Empty, and
         NodeFailed: memory node 0 was lost, and with it what was not read."""
         wait = Wait(self.news, deadline_of(block, timeout))

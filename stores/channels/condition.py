@@ -42,6 +42,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from limpet.shm.errors import AddressError, PoolClosed
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
@@ -82,7 +83,7 @@ class Condition(Channel):
 
     # ---- the lock -------------------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: Seconds = -1) -> bool:
         """Take the lock; as `Lock.acquire`."""
         taken = self.lock.acquire(blocking, timeout)
         if taken:
@@ -122,7 +123,7 @@ class Condition(Channel):
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Seconds | None = None) -> bool:
         """Give the lock back, wait to be notified, at most `timeout` seconds, and take it again.
 
         False: the time was over. True: check the condition again, as the notify may have been for
@@ -150,9 +151,9 @@ class Condition(Channel):
                 found = self.step_out(places, vain, taken, returns)
         return notified or found
 
-    def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
+    def wait_for(self, predicate: Callable[[], Found], timeout: Seconds | None = None) -> Found:
         """`wait` until `predicate()` is true, at most `timeout` seconds; its last result."""
-        end = time.monotonic() + (timeout or 0.0)
+        end = time.monotonic() + (0.0 if timeout is None else seconds_of("timeout", timeout))
         found = predicate()
         while not found:
             left = None if timeout is None else end - time.monotonic()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.shm.times import Seconds
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_after
@@ -67,7 +68,7 @@ class Event(Channel):
             while state & SET and not self._change(state, state & ~SET):
                 state = self._look()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
         wait, first = Wait(self.waiting, deadline_after(timeout)), NEVER
         while True:

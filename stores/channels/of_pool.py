@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from limpet.shm.errors import ParameterError
 from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
+from limpet.shm.times import LONGEST_S, US, Seconds, units_of
 
 if TYPE_CHECKING:
     from limpet.stores.channels.array.array import Array
@@ -45,7 +46,7 @@ class ChannelCalls:
         name: str,
         parties: int,
         action: Callable[[], Any] | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
         on_death: str = "break",
     ) -> Barrier:
@@ -164,7 +165,7 @@ class ChannelCalls:
         codec: str | None = None,
         acks: Literal[True],
         max_deliveries: int | None = None,
-        visibility_timeout: float | None = None,
+        visibility_timeout: Seconds | None = None,
     ) -> JobQueue: ...
 
     def queue(
@@ -176,7 +177,7 @@ class ChannelCalls:
         codec: str | None = None,
         acks: bool = False,
         max_deliveries: int | None = None,
-        visibility_timeout: float | None = None,
+        visibility_timeout: Seconds | None = None,
     ) -> SharedQueue | JobQueue:
         """The queue of that name: made if it is not there, else attached to. First in, first out.
 
@@ -192,9 +193,16 @@ class ChannelCalls:
             "codec": "pickle",
         }
         cls = late(HERE + "queue.shared_queue").SharedQueue
-        further = {"max_deliveries": max_deliveries, "visibility_timeout": visibility_timeout}
+        further: dict[str, Any] = {
+            "max_deliveries": max_deliveries,
+            "visibility_timeout": visibility_timeout,
+        }
         if acks:
             cls = late(HERE + "jobs.job_queue").JobQueue
+            if visibility_timeout is not None:
+                # As the queue keeps it, for the comparison.
+                us = units_of("`visibility_timeout`", visibility_timeout, US, LONGEST_S * US)
+                further["visibility_timeout"] = us / US
             given |= further
             defaults |= {"max_deliveries": usual.MAX_DELIVERIES, "visibility_timeout": 0.0}
         elif any(value is not None for value in further.values()):

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from limpet.shm.errors import ChannelRemoved, ParameterError, StoreCorrupt
+from limpet.shm.times import Seconds
 from limpet.stores.channels.cells import ITEM_SIZE, SIZE, Cells
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.waiting import Waiting, deadline_of, still_us
@@ -44,7 +45,7 @@ class Subscription:
         self.lost = 0
         """How many messages it has missed, since they were kept no more."""
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Any:
         """The next message; waits for it, at most `timeout` seconds. Raises queue.Empty.
 
         If messages were missed before it, `lost` is higher by their number than before.

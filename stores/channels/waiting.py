@@ -43,6 +43,7 @@ from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.errors import AddressError, ParameterError, PoolClosed
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.layout import (
     POLL_US,
     SLEEP_US,
@@ -180,18 +181,24 @@ class Wait:
         return True
 
 
-def deadline_of(block: bool, timeout: float | None) -> float | None:
+def deadline_of(block: bool, timeout: Seconds | None) -> float | None:
     """The end of the wait, by the monotonic clock; None: none. Arguments as of queue.Queue."""
-    if block and timeout is not None and timeout < 0:
+    if not block:
+        return 0.0
+    if timeout is None:
+        return None
+    seconds = seconds_of("timeout", timeout)
+    if seconds < 0:
         raise ValueError("'timeout' must be a non-negative number")
-    return deadline_after(timeout if block else 0.0)
+    return now() + seconds if seconds > 0 else 0.0
 
 
-def deadline_after(timeout: float | None) -> float | None:
+def deadline_after(timeout: Seconds | None) -> float | None:
     """The same for a timeout as threading's objects take it."""
     if timeout is None:
         return None
-    return now() + timeout if timeout > 0 else 0.0
+    seconds = seconds_of("timeout", timeout)
+    return now() + seconds if seconds > 0 else 0.0
 
 
 def still_us(deadline: float | None) -> int:

@@ -770,7 +770,8 @@ class Store:
         return self.pool.recover()
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this handle (`ops`, `retries`) and of its pool handle's verbs.
+        """Counts of this handle of the store (`ops`, `retries`), and of its pool handle's verbs:
+        those of all stores, channels and threads that use that, since it was opened.
 
         `reads`, `writes`, `cas` (`cas_lost` of them failed), `atomics` (the other atomics),
         `bytes_read`, `bytes_written` and `round_trips` count the verbs of operations on memory

@@ -14,6 +14,10 @@ SHOWN_MAX: Final = 24
 """Bytes of a key that a message shows."""
 TEXT_MAX: Final = 60
 """Characters of a Python object that a message shows."""
+LARGER: Final = (
+    "delete entries, or move them to a store of a larger capacity (`limpet dump`, `limpet load`)"
+)
+"""In the message about a full store that does not grow, or no further."""
 
 
 def is_name(name: object, without: str = "") -> bool:

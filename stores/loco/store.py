@@ -61,6 +61,7 @@ from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import Attempt, Store
 from limpet.stores.core.inline import InlineStore
+from limpet.stores.core.names import LARGER
 from limpet.stores.core.status import NO_MEMORY
 from limpet.stores.loco.batch_updates import BatchUpdates
 from limpet.stores.loco.check import LocoCheck
@@ -164,7 +165,8 @@ class Kvstore(InlineStore):
     def _why_full(self, key: bytes) -> str:
         return (
             f"{self.name}: no room for the key {key!r}: all {self.parameters.entries} entries of "
-            f"its node are taken; the store was made with capacity {self.parameters.capacity}"
+            f"its node are taken; the store was made with capacity {self.parameters.capacity}; "
+            f"{LARGER}"
         )
 
     def _prefetch_keys(self, keys: list[bytes]) -> None:

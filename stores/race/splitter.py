@@ -47,7 +47,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.core.names import shown
+from limpet.stores.core.names import LARGER, shown
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import DONE, NO_MEMORY, VACANT_CLASS
 from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
@@ -206,7 +206,8 @@ class Splitter:
             raise StoreFull(
                 f"{index.name}: the subtable of the key {shown(key)} is full and cannot be split, "
                 f"as it was {place.depth} times; the store was made with capacity="
-                f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
+                f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none; "
+                f"{LARGER}"
             )
         return self.split(place)
 

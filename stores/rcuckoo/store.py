@@ -51,7 +51,7 @@ from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineStore
-from limpet.stores.core.names import shown
+from limpet.stores.core.names import LARGER, shown
 from limpet.stores.core.status import AT_ONCE, NO_MEMORY
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
@@ -136,7 +136,7 @@ class Rcuckoo(InlineStore):
         return (
             f"{self.name}: no room for the key {shown(key)}, by up to "
             f"{self.parameters.depth} moves; the store was made with capacity "
-            f"{self.parameters.capacity}"
+            f"{self.parameters.capacity}; {LARGER}"
         )
 
     # ---- waiting --------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreFull
+from limpet.stores.core.names import LARGER
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import Objects, is_vacant
 from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
@@ -289,7 +290,7 @@ class TxTrees(Trees):
         """The error to raise when a tree has no vacant object."""
         return StoreFull(
             f"{self.name}: all {self.object_count} nodes of tree {tree} are in use; the store was "
-            f"made with capacity {self.capacity}"
+            f"made with capacity {self.capacity}; {LARGER}"
         )
 
     def prefetch_node(self, at: int) -> None:

@@ -448,7 +448,7 @@ def test_a_delete_that_stands_still_through_a_split_frees_no_linked_register(
             left -= verb == "cas"
             return verb == "cas" and left == 0
 
-        pool = pools(nodes=replicas, node_size="4MiB", lease_us=20_000)
+        pool = pools(nodes=replicas, node_size="4MiB", lease=0.02)
         store = pool.store("swarm", name="s", replicas=replicas, **SMALL)
         store.insert(b"c", b"old")
         still = Puppet(pools, pool.url, "swarm", name="s")
@@ -516,7 +516,7 @@ def look(plain: Any, key: bytes) -> tuple[int, bool]:
 
 def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
     """Another one is about to decide on the key meanwhile; so no client would kick the slot out."""
-    pool = pools(nodes=1, node_size="4MiB", lease_us=20_000)
+    pool = pools(nodes=1, node_size="4MiB", lease=0.02)
     store = pool.store("swarm", name="s", replicas=1, capacity=50)
     store.insert(b"other", b"v")
     (base,) = [pointer & ADDRESS_MASK for pointer in store.checker.linked(0)[1].tolist()]
@@ -565,7 +565,7 @@ def updated_while_subtables_come_again(pools: Any) -> list[bool]:
     """
     again, ended = [], False
     while not ended:
-        pool = pools(nodes=2, node_size="4MiB", lease_us=20_000_000)
+        pool = pools(nodes=2, node_size="4MiB", lease=20)
         store = pool.store("fusee", name="s", replicas=2, **SMALL)
         assert store.parameters.subtable_size == SUBTABLE
         store.insert(b"c", b"old")
@@ -613,7 +613,7 @@ def test_known_bad_reuse_of_replicated_subtables_is_caught(
 
 def test_a_replacement_says_that_a_subtable_is_lost(pools: Any) -> None:
     """Subtables made while a node was away have no replica beside their directory's."""
-    pool = pools(nodes=3, node_size="4MiB", lease_us=20_000)
+    pool = pools(nodes=3, node_size="4MiB", lease=0.02)
     store = pool.store("fusee", name="s", replicas=2, **SMALL)
     pool.fail_node(0)
     for number in range(60):
@@ -627,7 +627,7 @@ def test_a_replacement_says_that_a_subtable_is_lost(pools: Any) -> None:
 
 
 def test_pairs_are_not_lost_with_another_subtable_of_their_directory(pools: Any) -> None:
-    pool = pools(nodes=3, node_size="4MiB", lease_us=20_000)
+    pool = pools(nodes=3, node_size="4MiB", lease=0.02)
     store = pool.store("fusee", name="s", replicas=2, **SMALL)
     keys = [b"k%03d" % number for number in range(115)]
     for key in keys[:100]:

@@ -44,7 +44,7 @@ def test_a_client_in_need_does_not_get_the_log_of_one_that_stands_still(
 ) -> None:
     """The block of the log looks empty, so another client takes it from the owner. It waits for the
     owner's operation; a variant that does not overwrites the log."""
-    pool = pools(nodes=1, node_size="1MiB", fence="wait", lease_us=20_000)
+    pool = pools(nodes=1, node_size="1MiB", fence="wait", lease=0.02)
     store = pool.store("rtx-race", name="test")
     for key in KEYS:
         store.put(key, OLD)

@@ -113,9 +113,7 @@ class Night:
     def __init__(self, pools: Any, kind: str, sleeper: type[SleepyPool]) -> None:
         self.pools = pools
         self.kind = kind
-        self.pool = pools(
-            nodes=self.nodes, node_size=self.node_size, multi_host=True, lease_us=60_000_000
-        )
+        self.pool = pools(nodes=self.nodes, node_size=self.node_size, multi_host=True, lease=60)
         self.sleeper = sleeper
         self.prepare()
 

@@ -82,6 +82,6 @@ def _make(name: str) -> None:
     liveness.forget_surroundings()
     pool = limpet.create(
         name, nodes=2, node_size=4 << 20, clients=16, multi_host=True, durable=True,
-        lease_us=int(LEASE_S * 1e6),
+        lease=LEASE_S,
     )  # fmt: skip
     pool.store("race", name="s").put(b"first", b"value")

@@ -99,7 +99,7 @@ class LockStage:
         url = f"shm://test-lock-{os.getpid()}-{next(_numbers)}"
         self.setup_client: Any = RestorablePool.create(
             url, nodes=1, node_size=1 << 20, block_size=16 << 10, clients=clients + 2,
-            lease_us=LEASE_US,
+            lease=LEASE_US / 1e6,
         )  # fmt: skip
         pools = [SleepyPool.beside(self.setup_client) for _ in range(clients)]
         destroy(url)

@@ -140,7 +140,7 @@ def test_objects_of_a_block_do_not_overlap(pools: Any) -> None:
 @pytest.mark.either_build("fills a node with the same lines")
 @pytest.mark.parametrize("size", [1, 100, 3000, 40_000])
 def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, size: int) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=8000 if size == 1 else 3000)
     count = fill(store, size)
     assert count * size < pool.parameters.node_size
@@ -155,7 +155,7 @@ def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, siz
 
 
 def test_memory_of_one_size_serves_another_when_it_is_free(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=3000)
     counts: dict[int, int] = {}
     for size in (200, 40_000, 2000, 200, 40_000, 2000):
@@ -167,7 +167,7 @@ def test_memory_of_one_size_serves_another_when_it_is_free(pools: Any) -> None:
 
 
 def test_full_store_stays_as_it_was(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=3000)
     count = fill(store, 3000)
     before = pool.audit()
@@ -213,7 +213,7 @@ def test_span_is_a_run_of_blocks_and_is_given_back(pools: Any) -> None:
 
 
 def test_value_of_the_whole_node_does_not_fit_and_says_so(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     with pytest.raises(limpet.ValueTooLarge):
         store.put(b"k", bytes(pool.parameters.node_size))
@@ -235,7 +235,7 @@ def test_slabs_of_another_client_are_not_touched(pools: Any) -> None:
 
 
 def test_lost_node_does_not_keep_others_from_making_room(pools: Any) -> None:
-    pool = pools(nodes=2, node_size="512KiB", lease_us=20_000)
+    pool = pools(nodes=2, node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=4000)
     for number in range(50):
         store.put(b"%d" % number, bytes(2000))
@@ -273,7 +273,7 @@ def _is_there(store: Any, key: bytes) -> bool:
 
 
 def test_allocation_waits_for_a_reader_that_will_soon_be_done(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=2_000_000)
+    pool = pools(node_size="512KiB", lease=2)
     store = pool.store("race", capacity=3000)
 
     def read_for_a_while() -> None:

@@ -56,7 +56,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_containers_work_on_one_pool_and_one_is_killed(pools: Any, tmp_path: Any) -> None:
-    pool = pools(multi_host=True, lease_us=60_000_000)
+    pool = pools(multi_host=True, lease=60)
     counter, kv = pool.counter("c"), pool.store("race", name="s")
     with container(pool.url, "a", tmp_path / "stop") as a:
         with container(pool.url, "b", tmp_path / "stop") as b:

@@ -390,7 +390,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def new_pool(url: str, **given: Any) -> limpet.Pool:
-    return limpet.create(url, node_size=2 << 20, clients=16, lease_us=100_000, **given)
+    return limpet.create(url, node_size=2 << 20, clients=16, lease=0.1, **given)
 
 
 @pytest.mark.parametrize("multi_host", [False, True])

@@ -191,7 +191,7 @@ def judge(refused: dict[str, list[int]]) -> None:
 @pytest.mark.exhaustive("every number of descriptors")
 def test_process_with_no_descriptor_left_is_told_so_by_errors_of_limpet(pools: Any) -> None:
     """Beside a dead client that has a lock, and one that stands still and is in the way."""
-    pool = pools(node_size="1MiB", lease_us=20_000, clients=16)
+    pool = pools(node_size="1MiB", lease=0.02, clients=16)
     pool.queue("q", 8)
     pool.store("clover", name="asked", capacity=64)
     store = pool.store("race", name="small", capacity=64)
@@ -408,7 +408,7 @@ def test_client_that_has_changed_its_user_works_on_and_so_do_its_children(pools:
 
 def test_program_that_inherited_the_descriptors_of_a_client_is_not_the_client(pools: Any) -> None:
     """Its life lock is held, by a program that has not mapped the pool."""
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", name="store", capacity=64)
 
     def become_another_program() -> None:

@@ -120,7 +120,7 @@ def test_dead_creator_is_taken_over_at_every_step(pools: Any) -> None:
 
 @pytest.mark.parametrize("fence", ["kill", "wait"])
 def test_stopped_creator_is_fenced_or_waited_for(pools: Any, fence: str) -> None:
-    pool = pools(lease_us=50_000, fence=fence)
+    pool = pools(lease=0.05, fence=fence)
 
     def make() -> None:
         pool.exclusively(
@@ -145,7 +145,7 @@ def test_stopped_creator_is_fenced_or_waited_for(pools: Any, fence: str) -> None
 
 
 def test_creator_that_makes_progress_is_not_fenced(pools: Any) -> None:
-    pool = pools(lease_us=100_000)
+    pool = pools(lease=0.1)
 
     def slowly(_: Any) -> None:
         for _turn in range(30):

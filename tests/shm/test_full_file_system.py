@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from typing import Any
 
@@ -247,6 +248,9 @@ def test_the_file_system_is_named_only_while_it_is_the_cause(pools: Any) -> None
     with pytest.raises(limpet.StoreFull, match="larger nodes") as caught:
         store.put(b"span", bytes(BLOCK * 14))
     assert "file system" not in str(caught.value)
+    said = re.search(r"(\d+) of its (\d+) blocks of \d+ bytes are free", str(caught.value))
+    assert said is not None
+    assert 0 < int(said[1]) < int(said[2]) == pool.layout.block_count
 
 
 def test_the_node_is_named_whose_file_system_is_full(pools: Any) -> None:

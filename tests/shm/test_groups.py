@@ -147,7 +147,7 @@ def test_who_gives_back_groups_without_a_head_may_be_killed_at_any_step(
 @pytest.mark.either_build("every step of the same lines")
 @pytest.mark.exhaustive("every step")
 def test_who_takes_hoarded_groups_may_be_killed_at_any_step(pools: Any) -> None:
-    pool = small(pools, nodes=2, lease_us=20_000)
+    pool = small(pools, nodes=2, lease=0.02)
     owner = pools.keep(LinkedPool.open(pool.url))
 
     def short_of(pool: LinkedPool, replicas: int) -> None:
@@ -234,7 +234,7 @@ def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_a
 
 def test_late_recoverer_leaves_the_backups_of_the_next_group_alone(pools: Any) -> None:
     """It stood still between its look at the dead client's primary and at the backups."""
-    pool = small(pools, nodes=3, lease_us=20_000)
+    pool = small(pools, nodes=3, lease=0.02)
     late, next_owner = pools.again(pool), pools.keep(LinkedPool.open(pool.url))
     with child(claim=lambda: pool.allocator.replenish(0, SIZE, 3)) as other:
         other.do("claim")

@@ -115,7 +115,7 @@ def test_another_host_that_runs_and_has_this_name_is_refused(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(hosts.VARIABLE, "rack-a")
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with Away(pool, machine=hosts.this_machine("rack-a")):
         with pytest.raises(ClientError, match="called 'rack-a', too; give each host a LIMPET_HOST"):
             limpet.open(pool.url)
@@ -126,7 +126,7 @@ def test_host_that_booted_again_recovers_its_earlier_run_after_one_lease(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(hosts.VARIABLE, "rack-a")
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with Away(pool, machine=hosts.this_machine("rack-a")) as earlier:
         earlier.stand_still()
         start = time.monotonic()
@@ -139,7 +139,7 @@ def test_host_that_booted_again_recovers_its_earlier_run_after_one_lease(
 
 def test_client_with_the_same_machine_id_is_given_two_leases(pools: Any) -> None:
     """It may be another machine of the same image."""
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with Away(pool, machine=hosts.this_machine("")) as other:
         other.stand_still()
         assert recovered_after(pool, other.ident) >= 2 * LEASE_S * 0.9
@@ -151,7 +151,7 @@ def test_client_with_the_same_machine_id_is_given_two_leases(pools: Any) -> None
 def test_host_is_given_up_only_when_the_command_has_switched_it_off(
     pools: Any, tmp_path: Path
 ) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US, fence="command")
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6, fence="command")
     switch, told = tmp_path / "off", tmp_path / "told"
     program = tmp_path / "fence"
     program.write_text(f'#!/bin/sh\necho "$@" >> {told}\ntest -e {switch}\n')
@@ -188,7 +188,7 @@ def test_command_that_hangs_or_is_not_there_switches_nothing_off(
 
 def test_container_of_this_host_is_never_switched_off(pools: Any) -> None:
     """The command would switch off the host that it runs on."""
-    pool = pools(multi_host=True, lease_us=LEASE_US, fence="command")
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6, fence="command")
     asked: list[hosts.LostHost] = []
     pool.membership.remote.fencer = lambda lost: not asked.append(lost)
     with Away(pool, boot=0) as other:
@@ -244,7 +244,7 @@ def look_for(pool: limpet.Pool, seconds: float) -> list[int]:
 
 def test_client_that_holds_the_gil_for_long_is_asked_for_nothing(pools: Any) -> None:
     """In the compiled build its lease goes on; in the pure one it ends, and nobody is killed."""
-    pool = pools(multi_host=True, lease_us=LONG_US)
+    pool = pools(multi_host=True, lease=LONG_US / 1e6)
     with remote(pool, pool.store("race", capacity=64)) as client:
         at = away(pool, client.do("join"))
         client.send("hold_the_gil")
@@ -261,7 +261,7 @@ def test_client_that_holds_the_gil_for_long_is_asked_for_nothing(pools: Any) -> 
 
 @pytest.mark.parametrize("fence", ["kill", "wait"])
 def test_client_that_was_frozen_and_keeps_nothing_is_not_killed(pools: Any, fence: str) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US, fence=fence)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6, fence=fence)
     with remote(pool, pool.store("race", capacity=64)) as client:
         at = away(pool, client.do("join"))
         client.stop()
@@ -277,7 +277,7 @@ def test_client_that_was_frozen_and_keeps_nothing_is_not_killed(pools: Any, fenc
 
 
 def test_request_to_end_a_client_is_taken_back_when_it_goes_on(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with remote(pool, pool.store("race", capacity=64)) as client:
         at = slot_of(client.do("join"))
         pool.endpoint.store(at + slots.FENCE, 12345)
@@ -289,7 +289,7 @@ def test_request_to_end_a_client_is_taken_back_when_it_goes_on(pools: Any) -> No
 
 
 def test_client_is_not_killed_for_another_host_where_the_policy_is_to_wait(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US, fence="wait")
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6, fence="wait")
     with remote(pool, pool.store("race", capacity=64)) as client:
         ident = client.do("join")
         client.do("pin")
@@ -307,7 +307,7 @@ def test_client_that_stands_still_in_one_operation_is_given_up_only_if_it_is_in_
     pools: Any,
 ) -> None:
     """Its process lives, and it keeps memory from all others."""
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with remote(pool, pool.store("race", capacity=64)) as client:
         ident = client.do("join")
         away(pool, ident)
@@ -325,7 +325,7 @@ def test_client_that_stands_still_in_one_operation_is_given_up_only_if_it_is_in_
 
 
 def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     with Away(pool, boot=1, name="rack-b") as renews, Away(pool, boot=2, name="rack-c") as silent:
         silent.stand_still()
         renews.stand_still()
@@ -367,7 +367,7 @@ def test_hosts_of_a_pool_of_one_host_have_no_lease(pools: Any) -> None:
 
 
 def test_command_shows_hosts_and_devices(pools: Any) -> None:
-    pool = pools(nodes=2, multi_host=True, lease_us=LEASE_US)
+    pool = pools(nodes=2, multi_host=True, lease=LEASE_US / 1e6)
     with Away(pool, boot=1, name="rack-b"):
         shown = CliRunner().invoke(main, ["hosts", pool.url])
         said = CliRunner().invoke(main, ["hosts", pool.url, "--json"])
@@ -380,7 +380,7 @@ def test_command_shows_hosts_and_devices(pools: Any) -> None:
 
 
 def test_beat_goes_up_although_the_clock_does_not(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=LEASE_US)
+    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
     beat = slot_of(pool.client_id) + slots.BEAT
     ahead = time.time_ns() // 1000 + 3_600_000_000
     pool.endpoint.store(beat, ahead)

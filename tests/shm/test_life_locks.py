@@ -96,7 +96,7 @@ def test_dead_client_of_another_container_is_recovered_by_who_opens(pools: Any) 
 
 def test_frozen_client_of_another_container_is_given_up_and_finds_out(pools: Any) -> None:
     """Its beat stands still, and keeps memory from all others: it stopped all writes."""
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    pool = pools(multi_host=True, lease=LEASE_S)
     with serving(pool, pool.store("race", name="s", capacity=64)) as other:
         ident = other.do("join")
         into_another_container(pool, ident)
@@ -115,7 +115,7 @@ def test_frozen_client_of_another_container_is_given_up_and_finds_out(pools: Any
 def test_frozen_client_of_another_container_is_waited_for_where_nobody_may_end_it(
     pools: Any,
 ) -> None:
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6), fence="wait")
+    pool = pools(multi_host=True, lease=LEASE_S, fence="wait")
     with serving(pool) as other:
         ident = other.do("join")
         other.do("pin")
@@ -265,7 +265,7 @@ def test_pool_is_used_and_suspects_are_killed_without_pidfds(
     def refused(*arguments: int) -> int:
         raise OSError(number, os.strerror(number))
 
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     monkeypatch.setattr(os, "pidfd_open", refused)
     limpet.open(pool.url).close()
@@ -303,7 +303,7 @@ def test_client_that_became_another_program_is_recovered_and_lives_on(
 
 
 def test_program_that_a_pinned_client_became_is_not_killed(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         other.do("join")
@@ -331,7 +331,7 @@ def bystander() -> Iterator[int]:
 
 def test_process_that_has_not_mapped_the_pool_is_never_killed(pools: Any, bystander: int) -> None:
     """Or whoever may write to a pool could have any process of this user killed."""
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         at = slot_of(other.do("join"))
@@ -348,7 +348,7 @@ def test_process_that_has_not_mapped_the_pool_is_never_killed(pools: Any, bystan
 def test_client_is_named_and_not_killed_where_its_maps_cannot_be_read(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     monkeypatch.setattr(liveness, "_maps", lambda process: None)
     with serving(pool, store) as other:

@@ -260,7 +260,7 @@ def test_others_work_on_while_clients_come_and_go(pools: Any) -> None:
 
 
 def test_stopped_client_is_killed_when_memory_runs_out(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         ident = other.do("join")
@@ -276,7 +276,7 @@ def test_stopped_client_is_killed_when_memory_runs_out(pools: Any) -> None:
 
 
 def test_stopped_client_is_left_alone_while_nobody_needs_what_it_holds(pools: Any) -> None:
-    pool = pools(lease_us=1_000)
+    pool = pools(lease=0.001)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         other.do("join")
@@ -294,7 +294,7 @@ def test_stopped_client_is_left_alone_while_nobody_needs_what_it_holds(pools: An
 
 
 def test_wait_policy_names_the_stopped_client_and_kills_nobody(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000, fence="wait")
+    pool = pools(node_size="512KiB", lease=0.02, fence="wait")
     store = pool.store("race", capacity=64)
     store.put(b"k", b"v")
     with serving(pool, store) as other:
@@ -316,7 +316,7 @@ def test_wait_policy_names_the_stopped_client_and_kills_nobody(pools: Any) -> No
 
 
 def test_own_second_handle_is_never_fenced(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=20_000)
+    pool = pools(node_size="512KiB", lease=0.02)
     store = pool.store("race", capacity=64)
     other = pools.again(pool)
     other.client.enter()
@@ -349,7 +349,7 @@ def test_client_that_gets_on_between_judgement_and_kill_lives(pools: Any) -> Non
 
 def test_client_that_works_is_not_fenced_however_slow(pools: Any) -> None:
     """Its pin moves: it never stands still for a lease."""
-    pool = pools(node_size="512KiB", lease_us=200_000)
+    pool = pools(node_size="512KiB", lease=0.2)
     store = pool.store("race", capacity=64)
 
     def slow() -> int:
@@ -371,7 +371,7 @@ def test_client_that_works_is_not_fenced_however_slow(pools: Any) -> None:
 
 def test_client_in_one_long_operation_is_not_fenced_while_it_shows_progress(pools: Any) -> None:
     """Like the leader that fills a large node."""
-    pool = pools(node_size="512KiB", lease_us=200_000)
+    pool = pools(node_size="512KiB", lease=0.2)
     store = pool.store("race", capacity=64)
 
     def go_on() -> None:
@@ -421,7 +421,7 @@ LEASE_S = 0.2
 
 @pytest.mark.parametrize("word", [slots.BOOT, slots.NAMESPACE])
 def test_client_of_another_host_lives_while_its_lease_is_renewed(pools: Any, word: int) -> None:
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    pool = pools(multi_host=True, lease=LEASE_S)
     with serving(pool) as other:
         ident = other.do("join")
         rewrite_host(pool, ident, word)
@@ -436,7 +436,7 @@ def test_client_of_another_host_lives_while_its_lease_is_renewed(pools: Any, wor
 
 
 def test_client_of_another_host_is_suspected_then_asked_for_then_recovered(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    pool = pools(multi_host=True, lease=LEASE_S)
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         ident = other.do("join")
@@ -468,7 +468,7 @@ def test_client_of_another_host_is_suspected_then_asked_for_then_recovered(pools
 
 
 def test_host_ends_its_own_client_when_another_host_asks(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    pool = pools(multi_host=True, lease=LEASE_S)
     with serving(pool) as other:
         ident = other.do("join")
         other.stop()
@@ -478,7 +478,7 @@ def test_host_ends_its_own_client_when_another_host_asks(pools: Any) -> None:
 
 
 def test_heart_ends_with_the_pool(pools: Any) -> None:
-    pool = pools(multi_host=True, lease_us=int(LEASE_S * 1e6))
+    pool = pools(multi_host=True, lease=LEASE_S)
     assert [t.name for t in threading.enumerate()].count("limpet-lease") == 1
     pool.close()
     assert "limpet-lease" not in [t.name for t in threading.enumerate()]

@@ -266,12 +266,6 @@ def test_create_refuses_sizes_that_cannot_be(location: Location, size: int) -> N
     refused(location, CONTROL_NODE, PoolNotFound)
 
 
-def test_create_says_how_much_room_there_is(files: Location) -> None:
-    with pytest.raises(ParameterError, match=r"do not fit into .* bytes free"):
-        node.create(files, CONTROL_NODE, 1 << 40)
-    refused(files, CONTROL_NODE, PoolNotFound)
-
-
 def test_file_pool_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for name in ("file", "file/below"):

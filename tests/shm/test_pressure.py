@@ -77,7 +77,7 @@ def take(pool: limpet.Pool, size: int = 3000) -> None:
 @pytest.mark.parametrize("hoarded", [100, 3000, 40_000])
 @pytest.mark.parametrize("wanted", [100, 3000, 40_000])
 def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int) -> None:
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     store, others = stores(pool, pools.again(pool))
     hoard(store, 100)  # the index is as large as it gets then
     count = hoard(store, wanted)
@@ -112,7 +112,7 @@ def test_partly_used_blocks_of_other_nodes_are_not_taken_for_backups(pools: Any)
 
 
 def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     (store,) = stores(pool)
     more = {"hoard": lambda: hoard(store), "more": lambda: len(put_many(store, 3000, b"more "))}
     with child(**more) as other:
@@ -128,7 +128,7 @@ def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
 
 def test_room_in_blocks_of_others_is_used(pools: Any) -> None:
     """No block is empty, but others' blocks have room."""
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     store, other = stores(pool, pools.again(pool))
     keys = put_many(other, 3000)
     for key in keys[::2]:
@@ -141,7 +141,7 @@ def test_room_in_blocks_of_others_is_used(pools: Any) -> None:
 
 
 def test_owner_in_an_operation_keeps_what_it_allocates_from_a_block_being_taken(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=LEASE_US, fence="wait")
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6, fence="wait")
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)
     hoard(of_owner)
@@ -158,7 +158,7 @@ def test_owner_in_an_operation_keeps_what_it_allocates_from_a_block_being_taken(
 
 
 def test_owner_notices_at_its_next_operation(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)
     hoard(of_owner)
@@ -177,7 +177,7 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
 
 def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
     """The owner's old knowledge of the block's objects was still there beside the new."""
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)
     count = hoard(of_owner)
@@ -194,7 +194,7 @@ def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
 
 def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
     pool = pools.keep(
-        WatchedPool.create(pools.url(), nodes=1, node_size="512KiB", lease_us=LEASE_US)
+        WatchedPool.create(pools.url(), nodes=1, node_size="512KiB", lease=LEASE_US / 1e6)
     )
     store, of_owner, of_third = stores(pool, pools.again(pool), pools.again(pool))
     count = hoard(of_owner)
@@ -217,7 +217,7 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
 
 def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
     """A taker stands still before it stamps; another one takes the block over meanwhile."""
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     slow, owner = pools.again(pool), pools.again(pool)
     store, of_owner = stores(pool, owner)
     hoard(of_owner)
@@ -241,7 +241,7 @@ def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
 
 
 def test_dead_taker_is_recovered(pools: Any) -> None:
-    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    pool = pools(node_size="512KiB", lease=LEASE_US / 1e6)
     (store,) = stores(pool)
     count = hoard(store)
 

@@ -20,7 +20,7 @@ def free_blocks(pool: limpet.Pool) -> list[int]:
 
 
 def test_report_names_who_was_recovered_and_what_was_given_back(pools: Any) -> None:
-    pool = pools(lease_us=20_000)
+    pool = pools(lease=0.02)
     store = pool.store("race", capacity=64)
 
     def die_holding() -> int:
@@ -211,7 +211,7 @@ NO_OBJECT = 0x99 << 40 | 1 << 48 | 0x4E78B6B0
 def test_client_whose_journal_cannot_be_settled_leaves_and_keeps_nothing(
     pools: Any, fence: str
 ) -> None:
-    pool = pools(node_size="2MiB", lease_us=20_000, fence=fence)
+    pool = pools(node_size="2MiB", lease=0.02, fence=fence)
     store = pool.store("race", name="store", capacity=64)
     pool.store("race", name="another", capacity=64)
 
@@ -275,7 +275,7 @@ def test_drop_does_not_wait_for_a_pin_of_a_handle_of_its_process_in_no_operation
     pools: Any, own: bool
 ) -> None:
     """A damaged word: no operation runs, so no client would ever take the pin back."""
-    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
+    pool = pools(node_size="2MiB", fence="wait", lease=0.02)
     pool.store("race", name="store", capacity=64)
 
     def drop() -> None:
@@ -291,7 +291,7 @@ def test_drop_does_not_wait_for_a_pin_of_a_handle_of_its_process_in_no_operation
 
 
 def test_pin_of_a_handle_of_this_process_stays_while_its_operation_runs(pools: Any) -> None:
-    pool = pools(node_size="2MiB", fence="wait", lease_us=20_000)
+    pool = pools(node_size="2MiB", fence="wait", lease=0.02)
     other = pools.again(pool)
     other.client.enter()
     (laggard,) = pool.grace.laggards(pool.grace.close_period())

@@ -385,7 +385,7 @@ def test_file_pools_have_nodes_replaced(tmp_path: Any) -> None:
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_client_stands_still_while_it_claims(pools: Any, replicas: int) -> None:
     """Inside of an operation it is ended; else it wakes up, and goes on with what is there now."""
-    pool = roomy(pools, lease_us=20_000)
+    pool = roomy(pools, lease=0.02)
     objects = put_some(pool, 2)
     seen = set()
     for step in range(1, 60):

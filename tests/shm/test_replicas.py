@@ -281,7 +281,7 @@ def test_largest_object_with_replicas_fills_a_region(pools: Any) -> None:
 
 
 def test_living_clients_take_each_others_hoarded_groups(pools: Any) -> None:
-    pool = small(pools, nodes=3, lease_us=20_000)
+    pool = small(pools, nodes=3, lease=0.02)
     owner = pools.keep(LinkedPool.open(pool.url))
     hoard(owner, 3)
     for at in range(6):
@@ -323,7 +323,7 @@ WORDS = st.builds(
 def test_damaged_words_of_groups_end_in_errors_of_limpet(
     pools: Any, damage: Any, links: Any, lost: int | None
 ) -> None:
-    pool = small(pools, nodes=3, lease_us=1000, fence="wait")
+    pool = small(pools, nodes=3, lease=0.001, fence="wait")
     for at in range(12):
         pool.put(at, at % 3, (SIZE, 20_000)[at % 2], 1 + at % 3)
     words = [

@@ -44,7 +44,7 @@ def test_client_in_two_operations_that_look_alike_is_not_taken_for_one_that_stan
     pools: Any,
 ) -> None:
     """It is met in the same place each time, for longer than a lease in all."""
-    pool = pools(lease_us=100_000)
+    pool = pools(lease=0.1)
     other = pools.again(pool)
     ident = other.client_id
     now = [0.0]
@@ -59,7 +59,7 @@ def test_client_in_two_operations_that_look_alike_is_not_taken_for_one_that_stan
 def test_client_in_one_operation_is_taken_for_one_that_stands_still_after_a_lease(
     pools: Any,
 ) -> None:
-    pool = pools(lease_us=100_000)
+    pool = pools(lease=0.1)
     other = pools.again(pool)
     ident = other.client_id
     now = [0.0]

@@ -44,7 +44,7 @@ class ImpatientPool(WatchedPool):
 
 @pytest.fixture
 def pool(pools: Any) -> Any:
-    return pools.keep(ImpatientPool.open(pools(nodes=NODES, lease_us=50_000).url))
+    return pools.keep(ImpatientPool.open(pools(nodes=NODES, lease=0.05).url))
 
 
 @contextlib.contextmanager
@@ -320,7 +320,7 @@ def test_two_that_meet_the_loss_agree_on_one_leader(pool: Any, pools: Any) -> No
 )
 def test_a_leader_that_leads_nothing_is_replaced(pools: Any, whose: str) -> None:
     """Its word is damaged, or left over from an interrupt; no client waits for it or kills it."""
-    url = pools(nodes=NODES, lease_us=10_000, fence="wait").url
+    url = pools(nodes=NODES, lease=0.01, fence="wait").url
     pool = pools.keep(ImpatientPool.open(url))
     other = pools.again(pool)
     idents = {"ours": pool.client_id, "of no client": 77 << INCARNATION_BITS | 1}
@@ -386,7 +386,7 @@ def test_a_leader_that_stands_still_is_ended_after_a_lease(pool: Any) -> None:
 
 
 def test_where_nobody_may_be_ended_the_leader_is_named_and_waited_for(pools: Any) -> None:
-    url = pools(nodes=NODES, lease_us=10_000, fence="wait").url
+    url = pools(nodes=NODES, lease=0.01, fence="wait").url
     pool = pools.keep(ImpatientPool.open(url))
     pid, out = start(_lead(pool, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
     try:

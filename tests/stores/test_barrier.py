@@ -287,7 +287,7 @@ def test_who_resigned_is_not_missed(pools: Any) -> None:
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 def test_a_stopped_participant_is_neither_missed_nor_left_behind(pools: Any, on_death: str) -> None:
     """It is stopped for longer than a lease: when it has come, and when it has not."""
-    pool = pools(lease_us=50_000)
+    pool = pools(lease=0.05)
     barrier = pool.barrier("b", 3, on_death=on_death)
     told, go = pool.array("told", 3), pool.event("go")
 

@@ -305,13 +305,13 @@ def test_killed_workers_leave_a_cache_that_is_right(pools: Any) -> None:
             while True:
                 key = int(rng.paretovariate(0.6)) % 5000
                 found = shared.get_or_compute(
-                    key, lambda key=key: (key, time.time()), ttl=50, stale=20
+                    key, lambda key=key: (key, time.time()), ttl=0.05, stale=0.02
                 )
                 # The clock is the one that the deadline is by.
                 assert found[0] == key
                 assert time.time() - found[1] < 5
                 if rng.random() < 0.1:
-                    shared.set(key, (key, time.time()), ttl=20)
+                    shared.set(key, (key, time.time()), ttl=0.02)
                     shared.invalidate(f"tag {key % 7}")
 
     workers = [fork(work) for _ in range(4)]

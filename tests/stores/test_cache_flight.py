@@ -216,7 +216,7 @@ def test_exception_goes_to_the_caller_and_the_next_one_computes(pools: Any) -> N
 def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
     pool = clocked(pools, clients=8)
     cache = pool.cache("test")
-    assert cache.get_or_compute("k", lambda: "old", ttl=1000, stale=5000) == "old"
+    assert cache.get_or_compute("k", lambda: "old", ttl=1, stale=5) == "old"
     pool.sleep_ms(1500)
     assert cache.get("k") is None
     seen = []
@@ -225,7 +225,7 @@ def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
         seen.append(cache.get_or_compute("k", lambda: "not called"))
         return "new"
 
-    assert cache.get_or_compute("k", compute, ttl=1000) == "new"
+    assert cache.get_or_compute("k", compute, ttl=1) == "new"
     assert seen == ["old"]
     assert cache["k"] == "new"
 
@@ -234,7 +234,7 @@ def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
 def test_stale_value_that_was_deleted_is_not_served(pools: Any, how: str) -> None:
     pool = clocked(pools, clients=8)
     cache = pool.cache("test")
-    cache.set("k", "old", ttl=1000, stale=100_000)
+    cache.set("k", "old", ttl=1, stale=100)
     pool.sleep_ms(1500)
     if how == "delete":
         assert not cache.delete("k")
@@ -248,7 +248,7 @@ def test_stale_value_that_was_deleted_is_not_served(pools: Any, how: str) -> Non
 def test_value_that_is_too_stale_is_computed(pools: Any) -> None:
     pool = clocked(pools)
     cache = pool.cache("test")
-    cache.get_or_compute("k", lambda: "old", ttl=1000, stale=500)
+    cache.get_or_compute("k", lambda: "old", ttl=1, stale=0.5)
     pool.sleep_ms(1500)
     assert cache.get_or_compute("k", lambda: "new") == "new"
 
@@ -261,7 +261,7 @@ def test_none_is_kept_for_as_long_as_it_is_told(pools: Any) -> None:
         made.append(1)
 
     for _ in range(3):
-        assert cache.get_or_compute("k", nothing, ttl=10_000, none_ttl=100) is None
+        assert cache.get_or_compute("k", nothing, ttl=10, none_ttl=0.1) is None
     assert len(made) == 1
     pool.sleep_ms(100)
     cache.get_or_compute("k", nothing, none_ttl=0)
@@ -302,7 +302,7 @@ def test_caller_that_has_waited_long_computes_for_itself(pools: Any) -> None:
     name = cache.codec.encode_key("k")
     how, _, _, flight = other.begin_flight(name, 0, 60_000)
     assert how == MINE
-    assert cache.get_or_compute("k", lambda: "mine", patience=50) == "mine"
+    assert cache.get_or_compute("k", lambda: "mine", patience=0.05) == "mine"
     assert other.abandon_flight(name, flight)
     assert cache.get_or_compute("k", lambda: "now") == "now"
 
@@ -310,7 +310,7 @@ def test_caller_that_has_waited_long_computes_for_itself(pools: Any) -> None:
 def test_memoized_function_is_called_once_for_its_arguments(pools: Any) -> None:
     cache, made = pools().cache("test"), []
 
-    @cache.memoize(ttl=10_000)
+    @cache.memoize(ttl=10)
     def add(a: int, b: int = 0) -> int:
         made.append((a, b))
         return a + b
@@ -380,7 +380,7 @@ def test_memoize_leaves_a_type_error_of_the_function(pools: Any) -> None:
 def test_coroutines_compute_once_and_do_not_block(pools: Any) -> None:
     cache, made, ticks = pools().cache("test"), [], []
 
-    @cache.memoize(ttl=10_000)
+    @cache.memoize(ttl=10)
     async def slow(n: int) -> int:
         made.append(n)
         await asyncio.sleep(0.1)
@@ -457,7 +457,7 @@ def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
     pool = clocked(pools, clients=8)
     cache = pool.cache("test", max_items=20)
     name = cache.codec.encode_key("k")
-    cache.set("k", "old", ttl=1000, stale=1000)
+    cache.set("k", "old", ttl=1, stale=1)
     pool.sleep_ms(1500)
     how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
     assert how == MINE
@@ -648,7 +648,7 @@ def test_coroutine_that_asks_for_its_own_key_is_told_at_once(pools: Any) -> None
         await ended.wait()
         flight = cache.store.begin_flight(cache.codec.encode_key("k"), 0, 200)
         assert flight[0] == MINE
-        return await cache.get_or_compute_async("k", one, patience=1)
+        return await cache.get_or_compute_async("k", one, patience=0.001)
 
     async def leave(ended: asyncio.Event) -> int:
         left.append(asyncio.ensure_future(later(ended)))
@@ -694,7 +694,7 @@ def test_value_whose_class_is_gone_is_computed(
     kind = module.Kind = type("Kind", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     cache.set("k", kind())
-    cache.set("stale", kind(), ttl=1000, stale=60_000)
+    cache.set("stale", kind(), ttl=1, stale=60)
     if gone == "class":
         del module.Kind  # type: ignore[attr-defined]
     else:
@@ -706,6 +706,6 @@ def test_value_whose_class_is_gone_is_computed(
     name = cache.codec.encode_key("stale")
     how, _, _, flight = cache.store.begin_flight(name, 0, 1000)
     assert how == MINE
-    assert cache.get_or_compute("stale", lambda: 2, patience=20) == 2
+    assert cache.get_or_compute("stale", lambda: 2, patience=0.02) == 2
     assert cache.store.finish_flight(name, cache.codec.encode(3), Terms(flight=flight))
     assert asyncio.run(cache.get_or_compute_async("stale", asyncio.sleep)) == 3  # type: ignore[arg-type]

@@ -284,7 +284,7 @@ def test_a_kill_of_the_first_that_watches_leaves_a_store_that_can_be_watched(poo
 
 
 def test_a_stopped_reader_and_a_stopped_writer_hold_up_nobody(pools: Any) -> None:
-    store = small(pools, lease_us=50_000).store("race")
+    store = small(pools, lease=0.05).store("race")
     changes = store.changes()
 
     def works() -> None:

@@ -126,7 +126,7 @@ def test_a_damaged_tail_of_a_queue_is_no_bound_of_a_loop(pools: Any, tail: int) 
 
 
 def test_a_lock_without_a_log_at_an_entry_of_a_directory_is_damage(pools: Any) -> None:
-    pool = pools(node_size="8MiB", lease_us=100_000)
+    pool = pools(node_size="8MiB", lease=0.1)
     store = pool.store("rtx-race", name="test", capacity=64)
     entries = set()
     for number in range(20):

@@ -114,7 +114,7 @@ def test_a_kill_at_any_step_leaves_all_of_a_change_or_none(pools: Any) -> None:
 
 
 def test_a_process_that_is_stopped_with_the_lock_does_not_stop_others(pools: Any) -> None:
-    pool = pools(lease_us=50_000)
+    pool = pools(lease=0.05)
     d = pool.deque("d")
 
     def works() -> None:

@@ -302,7 +302,7 @@ def test_two_drop_one_store(pools: Any) -> None:
 
 
 def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
-    pool = pools(lease_us=50_000)
+    pool = pools(lease=0.05)
     store = fill(pool, "race")
 
     def stop() -> None:
@@ -661,7 +661,7 @@ def test_new_store_has_the_memory_of_a_dropped_one(pools: Any, kind: str, droppe
 def test_interrupted_end_of_a_region_is_finished_and_nobody_is_killed(
     pools: Any, monkeypatch: Any
 ) -> None:
-    pool = pools(lease_us=100_000)
+    pool = pools(lease=0.1)
     fill(pool, "race")
 
     def interrupt(node: int, mark: int) -> None:

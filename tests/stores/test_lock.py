@@ -405,7 +405,7 @@ def test_waiting_costs_no_core(pools: Any) -> None:
 
 def test_nobody_is_killed_for_holding_the_lock_for_long(pools: Any) -> None:
     """Longer than a lease, in which its process makes nothing that others could see."""
-    pool = pools(lease_us=10_000, fence="kill")
+    pool = pools(lease=0.01, fence="kill")
 
     def holder() -> bool:
         with limpet.open(pool.url) as mine:

@@ -34,7 +34,7 @@ OLD, NEW = b"o" * 40, b"n" * 40
 
 @pytest.fixture
 def pool(pools: Any) -> Any:
-    return pools(lease_us=LEASE_US)
+    return pools(lease=LEASE_US / 1e6)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_a_holder_that_stands_still_is_killed_when_its_lease_is_over(store: Any)
 
 
 def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: Any) -> None:
-    store = pools(lease_us=LEASE_US, fence="wait").store("pdpm", name="test", capacity=64)
+    store = pools(lease=LEASE_US / 1e6, fence="wait").store("pdpm", name="test", capacity=64)
     store.put(b"k", OLD)
     pid = next(found := until_redo(store, stop))
     other = other_home(store, b"k")

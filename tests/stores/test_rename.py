@@ -65,7 +65,7 @@ def test_store_is_renamed_often(pool: Any) -> None:
 
 
 def test_cache_and_its_entries_are_renamed(pool: Any) -> None:
-    cache = pool.cache("pages", ttl=60_000)
+    cache = pool.cache("pages", ttl=60)
     cache["a"] = 1
     pool.rename("pages", "renamed")
     assert pool.cache("renamed")["a"] == 1

@@ -446,7 +446,7 @@ def stopped_reader(pool: Any) -> int:
 
 
 def test_a_stopped_reader_is_waited_for_until_it_is_dead(pools: Any) -> None:
-    pool = pools(lease_us=10_000)
+    pool = pools(lease=0.01)
     sender = pool.ring("r", 256)
     pid = stopped_reader(pool)
     try:

@@ -498,7 +498,7 @@ def test_a_death_is_noticed_after_ten_milliseconds_of_sleep(pools: Any) -> None:
 
 
 def test_a_stopped_waiter_keeps_nobody_waiting(pools: Any) -> None:
-    pool = pools(lease_us=20_000)
+    pool = pools(lease=0.02)
     lock = shared_lock(pool)
     lock.acquire()
 
@@ -526,7 +526,7 @@ def test_waiters_stopped_with_a_handover_delay_the_next_one_by_no_lease(
     pools: Any, overtaking: bool, waiters: int
 ) -> None:
     """The lock comes free, and only the head of the queue may take it, which is stopped."""
-    pool = pools.keep(NappingPool.open(pools(lease_us=3_600_000_000).url))
+    pool = pools.keep(NappingPool.open(pools(lease=3_600).url))
     lock = lock_of(pool, overtaking=overtaking)
     assert lock.acquire()
 
@@ -557,7 +557,7 @@ def test_waiter_stopped_before_it_is_handed_the_lock_delays_no_queue_by_a_lease(
     pools: Any,
 ) -> None:
     """Newcomers overtake it, again and again, and one that queues behind it is served."""
-    pool = pools.keep(NappingPool.open(pools(lease_us=3_600_000_000).url))
+    pool = pools.keep(NappingPool.open(pools(lease=3_600).url))
     lock = lock_of(pool)
     newcomer = lock_of(pools.again(pool))
     assert newcomer.acquire()

@@ -93,7 +93,7 @@ def test_a_kill_at_any_step_publishes_a_message_or_does_not(pools: Any) -> None:
 
 
 def test_a_stopped_publisher_or_subscriber_does_not_stop_others(pools: Any) -> None:
-    topic = pools(lease_us=50_000).topic("t", 8)
+    topic = pools(lease=0.05).topic("t", 8)
 
     def works() -> None:
         reader = topic.subscribe()

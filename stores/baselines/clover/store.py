@@ -105,6 +105,7 @@ from limpet.stores.baselines.clover.server import (
     table_of,
 )
 from limpet.stores.core.base import as_bytes
+from limpet.stores.core.names import LARGER
 from limpet.stores.core.status import (
     AGAIN,
     DONE,
@@ -195,7 +196,7 @@ class Clover(Chains):
         if outcome == FULL:
             raise StoreFull(
                 f"{self.name}: no row is free for the key {key!r}; the store was made with "
-                f"capacity {self.parameters.capacity}"
+                f"capacity {self.parameters.capacity}; {LARGER}"
             )
         if outcome == DONE:
             self._tell(key)

@@ -69,7 +69,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair, Buckets
 from limpet.stores.baselines.pdpm.parameters import BUCKET_SIZE, PdpmParameters
 from limpet.stores.core.base import as_bytes
-from limpet.stores.core.names import shown
+from limpet.stores.core.names import LARGER, shown
 from limpet.stores.core.status import (
     AGAIN,
     DONE,
@@ -127,7 +127,7 @@ class Pdpm(Buckets):
         if outcome == FULL:
             raise StoreFull(
                 f"{self.name}: no free slot for the key {shown(key)} among its 28; the store was "
-                f"made with capacity {self.parameters.capacity}"
+                f"made with capacity {self.parameters.capacity}; {LARGER}"
             )
         return int(outcome)
 

@@ -61,6 +61,7 @@ from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.errors import BrokenBarrierError, ParameterError
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.barrier.layout import (
     AGAIN_MASK,
     AGAIN_SHIFT,
@@ -120,7 +121,7 @@ class Barrier(Channel):
         *,
         parties: int,
         action: Callable[[], object] | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         on_death: str = "break",
     ) -> None:
         """`on_death`: "break" or "continue", for the others when a participant dies."""
@@ -132,7 +133,7 @@ class Barrier(Channel):
         )
         self.of = parties
         self.action = action
-        self.timeout = timeout
+        self.timeout = None if timeout is None else seconds_of("timeout", timeout)
         self.goes_on = on_death == "continue"
         processes = max(PROCESSES_MIN, 2 * parties)
         self.sst = BarrierRegisters(manager, "sst", self, participants=processes, join=False)
@@ -148,7 +149,7 @@ class Barrier(Channel):
 
     # ---- to come, and to wait ------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: Seconds | None = None) -> int:
         """Wait until all parties have arrived; our number among them, from 0 on.
 
         The last to arrive runs the action first. Raises BrokenBarrierError: a participant died

@@ -11,7 +11,7 @@ cdef class Side:
     cdef readonly int line
     cdef readonly double timeout
 
-    cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
+    cpdef bint acquire(self, bint blocking=*, timeout=*) except -1
     cpdef int release(self) except -1
 
 cdef class RwLock(Holders):

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from limpet.shm.endpoint import forks
 from limpet.shm.errors import ParameterError
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.holders.holders import Holders
 from limpet.stores.channels.holders.layout import EXCLUSIVE, LIMIT_MAX, SHARED, TAKEN, WRITER
 from limpet.stores.channels.waiting import deadline_after
@@ -36,17 +37,18 @@ class Side:
         self.line = line
         self.timeout = timeout
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: Seconds = -1) -> bool:
         """Take it; False if it was not to be had at once, or for `timeout` seconds. Raises
         RuntimeError if this thread would wait for itself."""
         if timeout != -1:
             if not blocking:
                 raise ValueError("can't specify a timeout for a non-blocking call")
-            if not timeout >= 0:
+            seconds = seconds_of("timeout", timeout)
+            if seconds < 0:
                 raise ValueError("timeout value must be a non-negative number")
-            if timeout > TIMEOUT_MAX:
+            if seconds > TIMEOUT_MAX:
                 raise OverflowError("timeout value is too large")
-            return self.lock.take(self.line, deadline_after(timeout))
+            return self.lock.take(self.line, deadline_after(seconds))
         return self.lock.take(self.line, None if blocking else 0.0)
 
     def release(self) -> None:
@@ -105,13 +107,13 @@ class RwLock(Holders):
         """How often each thread of this process reads, and the one that writes; 0: none."""
         self.writer = 0
 
-    def read(self, timeout: float = -1) -> Side:
+    def read(self, timeout: Seconds = -1) -> Side:
         """To read: `with lock.read():`. TimeoutError, if that takes more than `timeout` seconds."""
-        return Side(self, SHARED, timeout)
+        return Side(self, SHARED, seconds_of("timeout", timeout))
 
-    def write(self, timeout: float = -1) -> Side:
+    def write(self, timeout: Seconds = -1) -> Side:
         """To write, alone; as `read`."""
-        return Side(self, EXCLUSIVE, timeout)
+        return Side(self, EXCLUSIVE, seconds_of("timeout", timeout))
 
     def joined(self) -> None:
         self.readers = {}

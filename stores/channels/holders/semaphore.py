@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from limpet.shm.times import Seconds
 from limpet.stores.channels.holders.holders import Holders
 from limpet.stores.channels.holders.layout import (
     COUNT,
@@ -50,7 +51,7 @@ class Semaphore(Holders):
         )
         self.bounded = bounded
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(self, blocking: bool = True, timeout: Seconds | None = None) -> bool:
         """Take a permit; False if none was free at once, or for `timeout` seconds.
 
         1 round trip if no other process has changed the semaphore since our last change, else 3.

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.times cimport US
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.jobs.table cimport Job, JobTable
@@ -13,9 +14,9 @@ from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
 cdef int ACK
 cdef int EXTEND
 cdef int KEEP
+cdef int LONGEST_S
 cdef int NACK
 cdef int RETRY
-cdef int US
 
 cdef class Delivery:
     cdef readonly JobQueue queue

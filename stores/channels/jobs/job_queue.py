@@ -30,6 +30,7 @@ from limpet.shm.errors import (
     ResultExpired,
     ValueTooLarge,
 )
+from limpet.shm.times import US, Seconds, units_of
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.jobs.layout import (
     ASK,
@@ -69,8 +70,8 @@ from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, deadli
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import DONE, EXISTS, FULL, NO_MEMORY
 
-US: Final = 1_000_000
-SECONDS_MAX: Final = 1e9
+LONGEST_S: Final = 1_000_000_000
+"""The longest time of a job: 31 years."""
 ACK: Final = 0
 NACK: Final = 1
 RETRY: Final = 2
@@ -117,7 +118,7 @@ class Delivery:
         else:
             self._settle(ACK, 0, b"")
 
-    def nack(self, delay: float = 0.0, reason: str = "") -> None:
+    def nack(self, delay: Seconds = 0, reason: str = "") -> None:
         """Give the job back: it can be got again, first of its priority, or after `delay` seconds.
         After its last delivery it becomes a dead letter. Raises as `ack` does."""
         delay_us = _us("delay", delay) if delay != 0 else 0
@@ -133,7 +134,7 @@ class Delivery:
             raise ParameterError(f"{self!r} is no dead letter: `nack` gives a job back")
         self._settle(RETRY, 0, b"")
 
-    def extend(self, seconds: float | None = None) -> None:
+    def extend(self, seconds: Seconds | None = None) -> None:
         """Hold the job for so many seconds from now, by default the queue's visibility timeout.
         Raises ParameterError if the queue has none; DeliveryLost."""
         if not self.queue.visibility_us:
@@ -203,7 +204,7 @@ class SubmittedJob:
             pass
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: Seconds | None = None) -> Any:
         """The result that a consumer gave to `ack`; waits for it, at most `timeout` seconds.
 
         Raises TimeoutError; JobFailed: it is a dead letter; ResultExpired: it is done, and its
@@ -224,7 +225,7 @@ class DeadLetters:
     def __init__(self, jobs: JobQueue) -> None:
         self.queue = jobs
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Delivery:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Delivery:
         """The oldest dead letter, as a delivery; as `JobQueue.get`."""
         return self.queue.deliver(1, True, deadline_of(block, timeout))[0]
 
@@ -257,7 +258,7 @@ class JobQueue(Channel):
         item_size: int = ITEM_SIZE,
         codec: str = "pickle",
         max_deliveries: int = MAX_DELIVERIES,
-        visibility_timeout: float = 0.0,
+        visibility_timeout: Seconds = 0,
     ) -> None:
         """`maxsize`: places, one for each job that is not acknowledged, and each dead letter.
         `item_size`: an encoded element of up to so many bytes lies in its place, a larger one in an
@@ -286,7 +287,7 @@ class JobQueue(Channel):
             item_size=item_size,
             codec=codec,
             max_deliveries=max_deliveries,
-            visibility_timeout=visibility_timeout,
+            visibility_timeout=visibility_us / US,
         )
         self.encode = coding.encode
         self.decode = coding.decode
@@ -372,9 +373,9 @@ class JobQueue(Channel):
         self,
         item: Any,
         block: bool = True,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
-        delay: float = 0.0,
+        delay: Seconds = 0,
         priority: int = 0,
         key: str | bytes | None = None,
     ) -> bool:
@@ -395,10 +396,10 @@ class JobQueue(Channel):
         self,
         item: Any,
         block: bool = True,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
-        keep_s: float = KEEP_S,
-        delay: float = 0.0,
+        keep_s: Seconds = KEEP_S,
+        delay: Seconds = 0,
         priority: int = 0,
         key: str | bytes | None = None,
     ) -> SubmittedJob:
@@ -448,9 +449,9 @@ class JobQueue(Channel):
         self,
         items: Iterable[Any],
         block: bool = True,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         *,
-        delay: float = 0.0,
+        delay: Seconds = 0,
         priority: int = 0,
     ) -> None:
         """`put` each of `items`; jobs of others may come between. After an error the items before
@@ -520,7 +521,7 @@ class JobQueue(Channel):
 
     # ---- consumers ----------------------------------------------------------------------------
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Delivery:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Delivery:
         """The first ready job of the highest priority, as a delivery to this process; waits for
         one, at most `timeout` seconds. Raises queue.Empty.
 
@@ -533,7 +534,7 @@ class JobQueue(Channel):
         return self.get(False)
 
     def get_many(
-        self, limit: int, block: bool = True, timeout: float | None = None
+        self, limit: int, block: bool = True, timeout: Seconds | None = None
     ) -> list[Delivery]:
         """The first ready jobs, as many as there are, 1 to `limit`. Waits for the first of them, as
         `get` does. Each is acknowledged on its own."""
@@ -794,7 +795,7 @@ class JobQueue(Channel):
         """Whether no place is free."""
         return self.counts()["free"] == 0
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout: Seconds | None = None) -> bool:
         """Wait until every job is acknowledged, or a dead letter, at most `timeout` seconds;
         whether they are."""
         wait = Wait(self.changes, deadline_of(True, timeout))
@@ -815,15 +816,9 @@ def _text(reason: bytes) -> str:
     return reason.rstrip(b"\0").decode(errors="ignore")
 
 
-def _us(what: str, seconds: float) -> int:
-    """Seconds as microseconds; ParameterError if they are below 0, or no number."""
-    try:
-        valid = 0 <= seconds <= SECONDS_MAX
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ParameterError(f"`{what}` is a number of seconds from 0 on, not {seconds!r}")
-    return int(seconds * US)
+def _us(what: str, time: Seconds) -> int:
+    """A time as microseconds. Raises ParameterError."""
+    return units_of(f"`{what}`", time, US, LONGEST_S * US)
 
 
 def _hash(key: str | bytes) -> int:

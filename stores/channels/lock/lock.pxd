@@ -31,8 +31,8 @@ cdef class Lock(Channel):
     cdef readonly bint delegated
     cdef int handovers
 
-    @cython.locals(thread=cython.ulonglong, taken=bint, known=bint, left=bint)
-    cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
+    @cython.locals(thread=cython.ulonglong, seconds=double, taken=bint, known=bint, left=bint)
+    cpdef bint acquire(self, bint blocking=*, timeout=*) except -1
     cpdef int release(self) except -1
     @cython.locals(gate=Gate)
     cdef int _release(self) except -1

@@ -24,6 +24,7 @@ from threading import TIMEOUT_MAX, get_ident
 from threading import Lock as LocalLock
 from typing import Any, Final
 
+from limpet.shm.times import Seconds, seconds_of
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import YIELD
 from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
@@ -110,17 +111,19 @@ class Lock(Channel):
 
     # ---- the interface of threading -----------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+    def acquire(self, blocking: bool = True, timeout: Seconds = -1) -> bool:
         """Take the lock; False if it was not free at once, or for `timeout` seconds.
 
         Raises ChannelRemoved, NodeFailed, and exceptions of signal handlers: it is not held then.
         """
+        seconds = -1.0
         if timeout != -1:
             if not blocking:
                 raise ValueError("can't specify a timeout for a non-blocking call")
-            if not timeout >= 0:
+            seconds = seconds_of("timeout", timeout)
+            if seconds < 0:
                 raise ValueError("timeout value must be a non-negative number")
-            if timeout > TIMEOUT_MAX:
+            if seconds > TIMEOUT_MAX:
                 raise OverflowError("timeout value is too large")
         thread = self.whose() if self.recursive else 1
         taken = known = left = False
@@ -129,7 +132,7 @@ class Lock(Channel):
             if self.ident != self.client.ident:
                 self._forget()
             if not self.held_by:
-                if self.ticket.grab() or ((not blocking or timeout == 0) and self.ticket.seize()):
+                if self.ticket.grab() or ((not blocking or seconds == 0) and self.ticket.seize()):
                     self.held_by = thread
                     self.count = 1
                     taken = True
@@ -148,7 +151,7 @@ class Lock(Channel):
                     self.release()
         if taken:
             return True
-        return blocking and timeout != 0 and self._wait(thread, timeout)
+        return blocking and seconds != 0 and self._wait(thread, seconds)
 
     def release(self) -> None:
         """Release the lock; any thread of the process may do that, unless it is recursive.

@@ -24,6 +24,7 @@ from limpet.shm.errors import (
     TasksLost,
     ValueTooLarge,
 )
+from limpet.shm.times import Seconds
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.participants import Participants
@@ -175,7 +176,7 @@ class SharedQueue(Channel):
 
     # ---- the interface of queue.Queue -----------------------------------------------------------
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: Any, block: bool = True, timeout: Seconds | None = None) -> None:
         """Put an element; waits for room, at most `timeout` seconds. 3 round trips.
 
         Raises queue.Full, ValueTooLarge, StoreFull (no memory for a large element); then the
@@ -192,7 +193,7 @@ class SharedQueue(Channel):
         if refused is not None:
             self._put_slowly(data, refused, deadline)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get(self, block: bool = True, timeout: Seconds | None = None) -> Any:
         """Remove and return the first element; waits for one, at most `timeout` seconds. 3 round
         trips. Raises queue.Empty."""
         deadline = None if block and timeout is None else deadline_of(block, timeout)
@@ -214,7 +215,7 @@ class SharedQueue(Channel):
         return self.get(False)
 
     def put_many(
-        self, items: Iterable[Any], block: bool = True, timeout: float | None = None
+        self, items: Iterable[Any], block: bool = True, timeout: Seconds | None = None
     ) -> None:
         """`put` each of `items`; elements of others may come between. After an error the items
         before it are in the queue."""
@@ -227,7 +228,7 @@ class SharedQueue(Channel):
                 self._put_slowly(waiting[done], refused, deadline)
                 done += 1
 
-    def get_many(self, limit: int, block: bool = True, timeout: float | None = None) -> list[Any]:
+    def get_many(self, limit: int, block: bool = True, timeout: Seconds | None = None) -> list[Any]:
         """Remove and return the first elements, as many as there are, 1 to `limit`. Waits for the
         first of them, as `get` does. If one cannot be decoded, all of them are gone."""
         if limit < 1:
@@ -259,7 +260,7 @@ class SharedQueue(Channel):
         finally:
             self.leave()
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout: Seconds | None = None) -> bool:
         """Wait until all elements that were put are got and done with, at most `timeout` seconds;
         whether they are.
 

@@ -34,6 +34,7 @@ from typing import Any
 
 from limpet.shm.errors import ChannelRemoved, NodeFailed, ParameterError, ValueTooLarge
 from limpet.shm.parameters import parse_size
+from limpet.shm.times import Seconds
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.participants import Participants
 from limpet.stores.channels.ring.layout import (
@@ -139,7 +140,7 @@ class RingBuffer(Channel):
 
     # ---- the writer ---------------------------------------------------------------------------
 
-    def send(self, item: Any, timeout: float | None = None) -> None:
+    def send(self, item: Any, timeout: Seconds | None = None) -> None:
         """Send a message to all readers; waits for the slow ones, at most `timeout` seconds.
 
         1 round trip. Raises queue.Full, ValueTooLarge, ChannelFull (there is another writer).
@@ -205,7 +206,7 @@ class RingBuffer(Channel):
         if self.closed:
             raise ValueError(f"{self!r} is closed")
 
-    def receive(self, timeout: float | None = None) -> Any:
+    def receive(self, timeout: Seconds | None = None) -> Any:
         """The next message; waits for it, at most `timeout` seconds. Raises queue.Empty.
 
         1 round trip when it is there.
