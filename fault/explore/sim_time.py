@@ -125,9 +125,11 @@ class Workload:
     def on_testbed(self) -> Workload:
         """With what the testbed of its kind has, where it says nothing."""
         testbed = testbed_of(self.store)
-        if self.clients > testbed.clients_max:
-            most = testbed.clients_max
-            raise ParameterError(f"{self.store} has at most {most} clients, not {self.clients}")
+        if self.write_share and self.clients > testbed.writers_max:
+            most = testbed.writers_max
+            raise ParameterError(
+                f"{self.store} has at most {most} clients that write, not {self.clients}"
+            )
         keys = self.keys + (self.clients * self.inserts_max if self.fresh else 0)
         suitable = testbed.parameters(Demand(self.clients, keys, self.value_size))
         return dataclasses.replace(
@@ -251,7 +253,7 @@ class TimedClient:
 
     def sends(self, addr: int) -> bool:
         """Whether a verb on this control word is a message: of a remote client, and not on its
-        client journal, which is to lie on memory nodes (shm/clients/lasting.py)."""
+        client journal, which would lie on memory nodes (shm/clients/lasting.py)."""
         journal = self.pool.client.slot + CLIENT_JOURNAL
         return self.pool.remote and not journal <= addr < journal + CLIENT_JOURNAL_PAIRS.size
 
