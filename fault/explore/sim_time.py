@@ -415,6 +415,10 @@ class World:
             client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
             client.due = client.now
             heapq.heappush(self._waiting, (client.now, client.number))
+        for client in self.clients:
+            # From here: the depth of Python's stack, which is bounded, counts on from the greenlet
+            # in which a client begins.
+            client.greenlet.switch()
         try:
             while self.failed is None and (first := self._next()) is not self._hub:
                 first.switch()
@@ -451,6 +455,7 @@ class World:
         operation()
 
     def _life(self, client: TimedClient, operations: Drawn) -> None:
+        self._hub.switch()
         try:
             for count, drawn in itertools.islice(operations, self.workload.ops):
                 self._timed(client, *self._call(client, count, drawn))

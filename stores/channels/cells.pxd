@@ -12,7 +12,7 @@ from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.channels.regions.region cimport *
 from limpet.stores.core.object_layout cimport *
 
-# DATA is for others to import.
+cdef u64 DATA
 cdef u64 STEP
 cdef double LOOK_S
 cdef long long SIZE_MAX
@@ -49,5 +49,6 @@ cdef class Cells(Channel):
     cdef object _read(self, u64 cell)
     cdef int _post_cell(self, u64 cell) except -1
     cdef bint _is_whole(self) except -1
+    cdef bytes _inline(self, u64[::1] words, u64 at, u64 size)
     @cython.locals(size=u64, address=u64)
     cdef object _element(self, u64 cell)

@@ -238,5 +238,9 @@ class Cells(Channel):
             address = self.reference[0] & ADDRESS_MASK
             return self.endpoint.fetch(address, size) if address else None
         if DATA + size <= 8 * len(self.words):
-            return words_bytes(self.words, DATA, size)
+            return self._inline(self.words, 0, size)
         return self.endpoint.fetch(self.cells + cell * self.stride + DATA, size)
+
+    def _inline(self, words: Any, at: int, size: int) -> bytes:
+        """The element of this size in a cell that begins at byte `at` of these words."""
+        return words_bytes(words, at + DATA, size)

@@ -1,13 +1,12 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport u64, words_bytes
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.channels.cells cimport Cells
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.regions.links cimport unlink_from
 
 cdef u64 COUNT
-cdef u64 DATA
 cdef int FIRST
 cdef long long INDEX_MAX
 cdef int LOOKS

@@ -28,10 +28,9 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import words_bytes
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ChannelRemoved, StoreCorrupt
-from limpet.stores.channels.cells import DATA, ITEM_SIZE, SIZE, Cells
+from limpet.stores.channels.cells import ITEM_SIZE, SIZE, Cells
 from limpet.stores.channels.layout import LINE
 from limpet.stores.channels.regions.links import unlink_from
 from limpet.stores.channels.waiting import whole
@@ -272,7 +271,7 @@ class Deque(Cells):
         at = number * self.stride
         size = self.many[at >> 3]
         if size <= self.item_size:
-            return words_bytes(self.many, at + DATA, size)
+            return self._inline(self.many, at, size)
         if size > self.largest:
             raise StoreCorrupt(f"{self.name!r} of {self.pool.url}: a size was damaged")
         # The object was linked when the ends were read again, so it stays while we are pinned.

@@ -14,8 +14,8 @@ from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.transactions.changes cimport begin_change, end_change
 from limpet.stores.transactions.layout cimport (
-    ABORT, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT, PART_ENTRIES, PART_LOG,
-    PART_OWNER, SLOT, STATE, STATE_MASK,
+    ABORT, AT_ONCE_MAX, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT,
+    PART_ENTRIES, PART_LOG, PART_OWNER, SLOT, STATE, STATE_MASK, WORDS,
 )
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.reads cimport KeyRead, Reads, TxKeys
