@@ -110,8 +110,8 @@ def test_every_kind_runs_on_its_testbed_and_is_repeatable(store: str) -> None:
 
 def test_many_clients_have_no_deeper_stack_of_python() -> None:
     """Of a kind that is not compiled: their calls together are deeper than Python's limit."""
-    report = run_timed(Workload("pdpm", 128, 1, 4, warm_up=0), RDMA)
-    assert sum(kind.count for kind in report.kinds) == 128
+    report = run_timed(Workload("pdpm", 256, 1, 4, warm_up=0), RDMA)
+    assert sum(kind.count for kind in report.kinds) == 256
 
 
 def test_more_clients_read_a_kind_than_may_write_to_it() -> None:
