@@ -194,8 +194,11 @@ class Pdpm(Buckets):
 
         While we are pinned, no other redo copy has the same address.
         """
-        held = self.endpoint.load(place.home)
-        if not held and self.endpoint.load(place.home + REDO) == redo:
+        held = self.endpoint.post_load(place.home)
+        # ORDER: the redo copy after the lock, on the same node.
+        copy = self.endpoint.post_load(place.home + REDO)
+        self.endpoint.wait()
+        if not self.endpoint.result(held) and self.endpoint.result(copy) == redo:
             raise StoreCorrupt(
                 f"{self.name}: the bucket at {place.home:#x} has a redo copy and no lock; save "
                 "what is left, and make the store again"
