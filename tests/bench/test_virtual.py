@@ -108,6 +108,17 @@ def test_every_kind_runs_on_its_testbed_and_is_repeatable(store: str) -> None:
     assert report.workload.nodes == (TESTBEDS[store].nodes if store in TESTBEDS else 1)
 
 
+NOT_IN_PHASES = {"swarm", "dm-abd", "rcuckoo", "loco"}
+
+
+@pytest.mark.parametrize("store", sorted({*KINDS, *UNRECOVERED, *UNPROVED} - NOT_IN_PHASES))
+def test_clients_that_meet_wait_for_their_round_trips_only(store: str) -> None:
+    """Also those that have lost a race: what they have to free, they free without a look."""
+    report = run_timed(Workload(store, 8, 6, 2), RDMA)
+    for kind in report.kinds:
+        assert kind.exchanges == pytest.approx(kind.round_trips)
+
+
 def test_many_clients_have_no_deeper_stack_of_python() -> None:
     """Of a kind that is not compiled: their calls together are deeper than Python's limit."""
     report = run_timed(Workload("pdpm", 256, 1, 4, warm_up=0), RDMA)
