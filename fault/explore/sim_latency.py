@@ -15,7 +15,7 @@ Charges
     the control segment       `local_ns`: it stands for state that the papers keep in the client, or
                               in a service beside the data path. Of remote clients: as of a memory
                               node, and a client waits at once for each answer; but the client
-                              journal, which is to lie on memory nodes, `local_ns`
+                              journal, which would lie on memory nodes, `local_ns`
     `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that
     sleeping on a word        nothing until the wake, which takes `one_way_ns`, or the timeout
     the metadata process      (of `clover`) serves a request for `metadata_ns`, one after another;

@@ -34,15 +34,16 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True)
 class Testbed:
-    """`nodes`: memory nodes. `parameters`: of the store, for a demand. `clients_max`: of all."""
+    """`nodes`: memory nodes. `parameters`: of the store, for a demand. `writers_max`: clients, if
+    there are writes."""
 
     nodes: int = 1
     parameters: Callable[[Demand], Mapping[str, Any]] = lambda demand: {}
-    clients_max: int = 512
+    writers_max: int = 512
 
 
 def _writers(demand: Demand) -> dict[str, Any]:
-    return {"replicas": 3, "writers": demand.clients}
+    return {"replicas": 3, "writers": min(demand.clients, WRITERS_MAX)}
 
 
 def _inline(demand: Demand) -> dict[str, Any]:

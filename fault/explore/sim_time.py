@@ -127,9 +127,11 @@ class Workload:
     def on_testbed(self) -> Workload:
         """With what the testbed of its kind has, where it says nothing."""
         testbed = testbed_of(self.store)
-        if self.clients > testbed.clients_max:
-            most = testbed.clients_max
-            raise ParameterError(f"{self.store} has at most {most} clients, not {self.clients}")
+        if self.write_share and self.clients > testbed.writers_max:
+            most = testbed.writers_max
+            raise ParameterError(
+                f"{self.store} has at most {most} clients that write, not {self.clients}"
+            )
         keys = self.keys + (self.clients * self.inserts_max if self.fresh else 0)
         suitable = testbed.parameters(Demand(self.clients, keys, self.value_size))
         return dataclasses.replace(
@@ -255,7 +257,7 @@ class TimedClient:
 
     def sends(self, addr: int) -> bool:
         """Whether a verb on this control word is a message: of a remote client, and not on its
-        client journal, which is to lie on memory nodes (shm/clients/lasting.py)."""
+        client journal, which would lie on memory nodes (shm/clients/lasting.py)."""
         journal = self.pool.client.slot + CLIENT_JOURNAL
         return self.pool.remote and not journal <= addr < journal + CLIENT_JOURNAL_PAIRS.size
 
@@ -420,6 +422,10 @@ class World:
             client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
             client.due = client.now
             heapq.heappush(self._waiting, (client.now, client.number))
+        for client in self.clients:
+            # From here: the depth of Python's stack, which is bounded, counts on from the greenlet
+            # in which a client begins.
+            client.greenlet.switch()
         try:
             while self.failed is None and (first := self._next()) is not self._hub:
                 first.switch()
@@ -461,6 +467,7 @@ class World:
         operation()
 
     def _life(self, client: TimedClient, operations: Drawn) -> None:
+        self._hub.switch()
         try:
             for count, drawn in itertools.islice(operations, self.workload.ops):
                 self._timed(client, *self._call(client, count, drawn))

@@ -54,16 +54,25 @@ Crash states
     - The epoch goes on while the client is idle: it gives its pin up unasked within a quarter of a
       lease. If its process stands still, so that it cannot, it is one that is paused.
 
-The client journal is not covered: it lies in the control segment, and its writes are messages. For
-it to lie on the node that the operation changes first, as verbs.pyx has it, there would have to be
-    - room for 23 pairs of each client slot on each node, and the node that has the present
-      operation's pairs found without a message: recovery reads all nodes' journals
-    - an order of the pairs behind the verbs that they are to outlast on *other* nodes: the node has
-      no order with these. So each operation that changes a second node has to wait for the
-      completions there before it empties its journal, in its background
-    - for a lost node: a sweep of all blocks of other nodes whose owners used that node, which frees
-      what is in use and neither linked nor in a journal, after a grace period. Today only the
-      mending after a power cut finds such objects, with all clients kept out (mending.py)
+The client journal is not covered: it lies in the control segment, and its writes are messages, for
+which no client waits. A warm insert or update of `race` has them in two of its phases, and one in
+its background (`python -m pytest tests/stores/test_remote_exchanges.py -k journal` has those of the
+other kinds). They would cost no message of their own if each pair lay beside its object, on the
+node with the object's used bit, in a row of 23 pairs for each client slot there:
+    - A pair is posted before the used bit is, so that node's order is the one that recovery needs.
+      It is emptied behind the used bit that it frees. Recovery reads the rows on all nodes.
+    - A node that is lost takes pairs and objects away together. (If the pairs lay on the node that
+      an operation changes first, they would be lost with other nodes' objects in use.)
+That is enough where a link is on the node of its object: in a hash table without replicas, a tree,
+a channel. It is not enough for two sorts of pairs, which would stay in the control segment:
+    - A pair that has to outlast verbs on *other* nodes: the log of a transaction, for its locks;
+      replicas. A word of the control segment is written when all completions are there, but the
+      words of a node know nothing of the other nodes' completions.
+    - One whose link is on another node than the object. It would have to be there a phase before
+      the CAS of the link.
+It is not built, as every node of every pool would need room for the rows, 368 bytes for each client
+slot, for clients that only the simulator has; and a name of a link that is not an address
+(REPLICATED) does not say whether all that it stands for is on one node.
 """
 
 from __future__ import annotations

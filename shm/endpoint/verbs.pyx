@@ -143,9 +143,9 @@ The background of an operation
     - EPOCH, HOLDS, DROPS, VIEW and the pressure are copies, which are good as long as the pin. A
       client that changes one of them and then waits for pins needs no other wait. One that relies
       on its change at once waits for the remote clients until each has read it again.
-    - The client journal still lies in the control segment. It is to lie on the node that the
-      operation changes first, in the order of that node's verbs, for no message of its own.
-      lasting.py says what that needs.
+    - The client journal still lies in the control segment. Beside its objects, in the order of
+      their nodes' verbs, it would cost no message of its own: lasting.py says what that needs,
+      and how many messages there are now.
 
 Verbs that can be overridden, and verbs that cannot
     A method of `Endpoint` checks whether a class in Python overrides it, which takes about as long

@@ -47,6 +47,7 @@ from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS
 from limpet.stores.channels.lock.lock import Lock
 from limpet.stores.channels.lock.ticket_layout import HALF, HOLDER
+from limpet.stores.channels.phases import cas_alone
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, still_us
 
 Found = TypeVar("Found")
@@ -291,7 +292,7 @@ class Condition(Channel):
         """Free a place, if it is ours; whether it was notified. In an operation."""
         word = self._look(at)
         while word >> OWNER_SHIFT == self.client.ident:
-            seen = self.endpoint.cas(at, word, FREE)
+            seen = cas_alone(self.endpoint, at, word, FREE)
             if seen == word:
                 return word & STATE == NOTIFIED
             word = seen

@@ -9,6 +9,9 @@ that was taken is freed after that. Iteration and indexing give what was there a
 without the lock: what was read is sound if `changes` and `ends` are the same afterwards. After
 LOOKS looks in vain they take the lock.
 
+Round trips: to add or to take an element 4, with that of the lock (cells.py). A look takes 2, and
+one more if its cells are not side by side, for each MiB, and for each large element.
+
 Order. Of one deque, all changes happen one after the other. The changes of several calls
 (`extend`) may come between those of other processes.
 
@@ -21,18 +24,22 @@ several cells, or one that others may see, in steps that a kill can cut.
 from __future__ import annotations
 
 import queue
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ChannelRemoved, StoreCorrupt
 from limpet.stores.channels.cells import ITEM_SIZE, SIZE, Cells
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.regions.links import unlink
+from limpet.stores.channels.regions.links import unlink_from
 from limpet.stores.channels.waiting import whole
 
 COUNT: Final = 0xFFFF_FFFF
 FIRST: Final = 32
 LOOKS: Final = 8
+PIECE: Final = 1 << 20
+"""Bytes of cells that are read in one phase at most."""
 INDEX_MAX: Final = 1 << 32
 
 
@@ -57,6 +64,9 @@ class Deque(Cells):
             manager, name, parent, LINE, size, item_size, codec, kind="deque", bounded=bounded
         )
         self.bounded = bounded
+        self.many = array("Q")
+        self.links = array("Q")
+        """Cells that were read at once, and their links."""
 
     @property
     def maxlen(self) -> int | None:
@@ -64,8 +74,13 @@ class Deque(Cells):
         return self.size if self.bounded else None
 
     def _ends(self) -> tuple[int, int]:
-        """The cell of the first element, and how many there are."""
-        word = self.endpoint.load(self.address)
+        """The cell of the first element, and how many there are. 1 round trip."""
+        self._read_head()
+        return self._known_ends()
+
+    def _known_ends(self) -> tuple[int, int]:
+        """The same, by the words in `head`."""
+        word = self.head[0]
         first, count = word >> FIRST, word & COUNT
         if first >= self.count or count > self.size:
             raise StoreCorrupt(
@@ -121,13 +136,20 @@ class Deque(Cells):
             first = cell
         elif full:
             first = (first + 1) % self.count
-        # ORDER: last, after all of the element.
+        # ORDER: last, after all of the element, on the same node.
         # LINEARIZES: it is there; one that was dropped for it is not.
-        self.endpoint.store(self.address, first << FIRST | count + (not full))
-        self._written(cell, data)
+        self._post_word(first << FIRST | count + (not full))
+        link = ticket = reference = 0
         if full:
             # The one cell without element, before the first one, was that of the dropped one.
-            unlink(self.client, self._link((first + self.size) % self.count))
+            link = self._link((first + self.size) % self.count)
+            ticket = self.endpoint.post_load(link)
+        self.endpoint.wait()
+        if full:
+            reference = self.endpoint.result(ticket)
+        self._written(cell, data)
+        if reference:
+            unlink_from(self.client, link, reference)
         return True
 
     # ---- taking ---------------------------------------------------------------------------------
@@ -156,8 +178,10 @@ class Deque(Cells):
             self._count_up()
             # LINEARIZES: it is ours.
             # CRASH(popped): a cell without element has a link; its next user frees the object.
-            self.endpoint.store(self.address, first << FIRST | count - 1)
-            unlink(self.client, self._link(cell))
+            self._post_word(first << FIRST | count - 1)
+            self.endpoint.wait()
+            if self.reference[0]:
+                unlink_from(self.client, self._link(cell), self.reference[0])
         finally:
             self._finish()
         return self.decode(data)
@@ -169,9 +193,20 @@ class Deque(Cells):
             first, count = self._ends()
             self._count_up()
             # LINEARIZES: it is empty.
-            self.endpoint.store(self.address, first << FIRST)
+            self._post_word(first << FIRST)
+            links = array("Q", bytes(8 * count + 8))
+            done = 0
+            while done < count:
+                cell = (first + done) % self.count
+                here = min(count - done, self.count - cell)
+                self.endpoint.post_read(self._link(cell), links, here, done)
+                done += here
+            self.endpoint.wait()
             for number in range(count):
-                unlink(self.client, self._link((first + number) % self.count))
+                if links[number]:
+                    unlink_from(
+                        self.client, self._link((first + number) % self.count), links[number]
+                    )
         finally:
             self._finish()
 
@@ -198,22 +233,50 @@ class Deque(Cells):
 
     def _copy(self, index: Any) -> Any:
         """As `_look`; None: a change came in between. In an operation."""
-        changes = self._step()
         first, count = self._ends()
-        length: Any = count
-        numbers: Any = range(length)
+        ends, changes = self.head[0], self.head[1]
+        begin, length = 0, count
         if index is not None:
-            numbers = [index % length] if -length <= index < length else []
-        found = []
-        for number in numbers:
-            data = self._read((first + number) % self.count)
-            if data is None:
+            begin = index % count if -count <= index < count else count
+            length = min(1, count - begin)
+        found: list[Any] = []
+        while len(found) < length:
+            here = self._post_cells((first + begin + len(found)) % self.count, length - len(found))
+            # ORDER: after the elements, on the same node: their cells were not used again, nor
+            # their objects freed.
+            self._read_head()
+            if self.head[0] != ends or self.head[1] != changes:
                 return None
-            found.append(data)
-        # ORDER: after the elements: their cells were not used again, nor their objects freed.
-        now = self._ends()
-        same = self._step() == changes
-        return found if same and now == (first, count) else None
+            for number in range(here):
+                data = self._copied(number)
+                if data is None:
+                    return None
+                found.append(data)
+        return found
+
+    def _post_cells(self, cell: int, most: int) -> int:
+        """Post the read of cells from this one on, and of their links, at most so many; how many
+        there are."""
+        here = min(most, self.count - cell, max(1, PIECE // self.stride))
+        if len(self.links) < here:
+            self.many = array("Q", bytes(here * self.stride))
+            self.links = array("Q", bytes(8 * here))
+        self.endpoint.post_read(self.cells + cell * self.stride, self.many, here * self.stride >> 3)
+        self.endpoint.post_read(self._link(cell), self.links, here)
+        return here
+
+    def _copied(self, number: int) -> Any:
+        """The encoded element of one of the cells that were read; None: its object is gone. 1 round
+        trip, if it has one."""
+        at = number * self.stride
+        size = self.many[at >> 3]
+        if size <= self.item_size:
+            return self._inline(self.many, at, size)
+        if size > self.largest:
+            raise StoreCorrupt(f"{self.name!r} of {self.pool.url}: a size was damaged")
+        # The object was linked when the ends were read again, so it stays while we are pinned.
+        address = self.links[number] & ADDRESS_MASK
+        return self.endpoint.fetch(address, size) if address else None
 
     def __len__(self) -> int:
         self.enter()

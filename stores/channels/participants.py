@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.stores.channels.phases import load_alone
+
 
 class Participants:
     """The words of `count` rows, from `address` on: client ids."""
@@ -16,8 +18,15 @@ class Participants:
         self.count = count
 
     def word(self, row: int) -> int:
-        """The word of a row: the participant's client id, perhaps with CLAIMED; 0: it is free."""
-        return self.endpoint.load(self.address + 8 * row)
+        """The word of a row: the participant's client id, perhaps with CLAIMED; 0: it is free. 1
+        round trip."""
+        return load_alone(self.endpoint, self.address + 8 * row)
+
+    def words(self, rows: list[int]) -> list[int]:
+        """The words of these rows; 1 round trip."""
+        tickets = [self.endpoint.post_load(self.address + 8 * row) for row in rows]
+        self.endpoint.wait()
+        return [self.endpoint.result(ticket) for ticket in tickets]
 
     def lives(self, ident: int) -> bool:
         """Whether that client lives, as far as this process knows. In an operation or not."""

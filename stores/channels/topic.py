@@ -83,7 +83,8 @@ class Topic(Cells):
         self.news = Waiting(self.endpoint, self.address + LINE, self.pool.parameters.multi_host)
 
     def publish(self, item: Any) -> int:
-        """Publish a message; its number, from 0 on. Waits for no subscriber.
+        """Publish a message; its number, from 0 on. Waits for no subscriber. 4 round trips, with
+        those of the lock.
 
         Raises ValueTooLarge, StoreFull (no memory for a large one): then it is not published.
         """
@@ -109,9 +110,11 @@ class Topic(Cells):
         # ORDER: after all of the message. By an atomic verb, before the look at `news`.
         # LINEARIZES: it is published.
         # CRASH(published): sleepers look after a while.
-        self.endpoint.swap(self.address, end + 1)
+        self.endpoint.post_swap(self.address, end + 1)
+        look = self.news.post_look()
+        self.endpoint.wait()
         self._written(cell, data)
-        self.news.wake()
+        self.news.wake_if(self.endpoint.result(look))
         return end
 
     def subscribe(self, start: str = NOW) -> Subscription:
@@ -130,8 +133,12 @@ class Topic(Cells):
             self.leave()
 
     def _end(self) -> int:
-        """The number of the next message. Raises StoreCorrupt."""
-        end = self.endpoint.load(self.address)
+        """The number of the next message. 1 round trip. Raises StoreCorrupt."""
+        self._read_head()
+        return self._sane(self.head[0])
+
+    def _sane(self, end: int) -> int:
+        """This end. Raises StoreCorrupt if it cannot be one."""
         if end > END_MAX:
             raise StoreCorrupt(
                 f"{self.name!r} of {self.pool.url} has an end that cannot be: memory was damaged; "
@@ -164,18 +171,32 @@ class Topic(Cells):
                 sleepy = not self.news.spin(looks)
 
     def _next(self, reader: Subscription) -> Any:
-        """The next message of a subscription, as bytes; None: there is none. In an operation."""
-        end = self._end()
+        """The next message of a subscription, as bytes; None: there is none. In an operation. 1
+        round trip, if none was missed, and one more for a large message."""
+        endpoint = self.endpoint
         while True:
             position = reader.position
+            cell = position % self.count
+            before = endpoint.post_load(self.address)
+            # ORDER: after `end`, which says that the message is there.
+            self._post_cell(cell)
+            # ORDER: after the message: its cell is written anew only when `end` is beyond this.
+            after = endpoint.post_load(self.address)
+            endpoint.wait()
+            end = self._sane(endpoint.result(before))
             if end > self.size and position < end - self.size:
                 reader.lost += end - self.size - position
-                reader.position = position = end - self.size
+                reader.position = end - self.size
+                continue
             if position >= end:
                 return None
-            data = self._read(position % self.count)
-            # ORDER: after the message: its cell is written anew only when `end` is beyond this.
-            end = self.endpoint.load(self.address)
+            end = self._sane(endpoint.result(after))
+            if end > position + self.size:
+                continue
+            whole = self._is_whole()
+            data = self._element(cell)
+            if not whole:
+                end = self._end()
             if end <= position + self.size:
                 if data is None:
                     # The process that removes it has freed it.

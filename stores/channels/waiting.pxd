@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.phases cimport cas_alone, load_alone
 
 cdef int EVERYBODY
 
@@ -18,7 +19,7 @@ cdef class Waiting:
     cpdef u64 prepare(self) except? 0
     cpdef int sleep(self, u64 token, u64 timeout_us) except -1
     cpdef u64 post_look(self) except? 0
-    @cython.locals(scope=bint, ticket=u64)
+    @cython.locals(scope=bint, word=u64)
     cpdef u64 look(self) except? 0
     cpdef int wake(self) except -1
     @cython.locals(scope=bint, counted=u64)

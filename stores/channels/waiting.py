@@ -55,6 +55,7 @@ from limpet.stores.channels.layout import (
     WOKEN,
     YIELD,
 )
+from limpet.stores.channels.phases import cas_alone, load_alone
 
 EVERYBODY = 0x7FFF_FFFF
 now: Callable[[], float] = time.monotonic
@@ -86,12 +87,15 @@ class Waiting:
         return self.spins and spin(self.endpoint, look)
 
     def prepare(self) -> int:
-        """Note that we are about to sleep. In an operation; look again before `sleep`."""
+        """Note that we are about to sleep. In an operation; look again before `sleep`. 2 round
+        trips, or 1 if another client has noted the same."""
         while True:
-            word = self.endpoint.load(self.address)
+            word = load_alone(self.endpoint, self.address)
             token = word & ~WOKEN | SLEEPERS
+            if word == token:
+                return token
             # ORDER: WOKEN is cleared before we look: a change after that wakes another client.
-            if word == token or self.endpoint.cas(self.address, word, token) == word:
+            if cas_alone(self.endpoint, self.address, word, token) == word:
                 # CRASH(woken): WOKEN is cleared, and the client that was woken is dead; the others
                 # look after SLEEP_US.
                 return token
@@ -111,10 +115,9 @@ class Waiting:
     def look(self) -> int:
         """The word, in the background: as `post_look`, and its result."""
         scope = self.endpoint.background(True)
-        ticket = self.endpoint.post_load(self.address)
-        self.endpoint.wait()
+        word = load_alone(self.endpoint, self.address)
         self.endpoint.background(scope)
-        return self.endpoint.result(ticket)
+        return word
 
     def wake(self) -> None:
         """Wake all sleepers, after a change by an atomic verb."""
@@ -126,7 +129,7 @@ class Waiting:
             scope = self.endpoint.background(True)
             # If the CAS fails, the client that changed the word has woken them.
             counted = (word & ~WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
-            if self.endpoint.cas(self.address, word, counted) == word:
+            if cas_alone(self.endpoint, self.address, word, counted) == word:
                 self.endpoint.futex_wake(self.address, EVERYBODY)
             self.endpoint.background(scope)
 
@@ -141,10 +144,10 @@ class Waiting:
             counted = (word | WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
             # SLEEPERS stays, for the others, until no client is found asleep.
             # CRASH(waking): WOKEN is set, and no client was woken; the next sleeper clears it.
-            seen = self.endpoint.cas(self.address, word, counted)
+            seen = cas_alone(self.endpoint, self.address, word, counted)
             if seen == word and not self.endpoint.futex_wake(self.address, 1):
                 # ORDER: the word has changed if a client has noted since that it will sleep.
-                self.endpoint.cas(self.address, counted, counted & ~WAKE_FLAGS)
+                cas_alone(self.endpoint, self.address, counted, counted & ~WAKE_FLAGS)
             self.endpoint.background(scope)
 
 

@@ -71,7 +71,7 @@ cdef class HashStore(Store):
     cpdef object reserve_object(self, bytes key, u64 size, owner)
     @cython.locals(exact=u64, reference=u64)
     cdef u64 _allocated(self, bytes key, u64 size, owner) except? 0
-    @cython.locals(place=Place, node=u64, reference=u64, client=Client, holds=ClientHolds)
+    @cython.locals(node=u64, reference=u64, client=Client, holds=ClientHolds)
     cdef u64 _allocate(self, bytes key, u64 exact, owner) except? 0
     @cython.locals(way=HashAttempt)
     cpdef int link_reserved(self, bytes key, owner, u64 reference, u64 size, u64 digest) except -1

@@ -190,7 +190,7 @@ class HashStore(Store):
     def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
         """As `hold`. None: the key is missing, or, if `place.busy` or `place.word` is set, its slot
         is not at rest."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         slot = self.index.find(place, key)
         if self.endpoint.durable:
             self.index.depend(place, slot)
@@ -203,7 +203,9 @@ class HashStore(Store):
         holds = self.client.holds
         holds.take(place.word & OBJECT_MASK | VIEWED, owner)
         # ORDER: the slot after the record, as holds.py says.
-        if self.endpoint.load(slot) == place.word:
+        ticket = self.endpoint.post_load(slot)
+        self.endpoint.wait()
+        if self.endpoint.result(ticket) == place.word:
             return self.objects.value_place()
         holds.give_back(owner)
         return None
@@ -232,13 +234,12 @@ class HashStore(Store):
 
     def _allocate(self, key: bytes, exact: int, owner: Any) -> int:
         """As `_allocated`, in one attempt; 0: there is no memory ready."""
-        place = self.place
         client = self.client
         client.enter()
         try:
             self.require_there()
-            self.index.choose(place, key)
-            node = self.index.node_of(place.table)
+            self.index.agree()
+            node = self.index.node_of(self.index.table_of(key))
             reference = self.allocator.allocate(node, exact, self.replicas)
             if reference and owner is not None:
                 # ORDER: in the record before it leaves the client journal. An object that stays

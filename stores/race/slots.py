@@ -70,6 +70,11 @@ class Slots:
         # CRASH(updated): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
         if self.endpoint.result(ticket) != word:
+            if not self.endpoint.durable:
+                # The client that has changed the slot frees the old object. Nothing links to the
+                # new one, so the end of the operation frees it without a look.
+                self.client.drop(old)
+                self.client.retarget(0, 0)
             return AGAIN
         self.client.exchange(0, old)
         return DONE
@@ -286,6 +291,7 @@ class Slots:
         # ORDER: the buckets after the CAS, which is on the same node.
         self.index.read_phase(place)
         if self.endpoint.result(ticket) != vacant:
+            self.client.retarget(0, 0)  # as in `replace`
             return AGAIN
         if not self.goes_on(place, key, slot, attempt):
             return AGAIN
@@ -361,6 +367,8 @@ class Slots:
         # CRASH(deleted): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
         if self.endpoint.result(ticket) != word:
+            if not self.endpoint.durable:
+                self.client.drop(old)  # as in `replace`
             return AGAIN
         if not self.endpoint.durable:
             # It is not linked any more, so `unpin` need not look; in a durable pool it has the slot

@@ -14,8 +14,8 @@ from limpet.stores.race.layout cimport *
 from limpet.stores.race.slots cimport Slots
 from limpet.stores.transactions.changes cimport begin_change, end_change
 from limpet.stores.transactions.layout cimport (
-    ABORT, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT, PART_ENTRIES, PART_LOG,
-    PART_OWNER, SLOT, STATE, STATE_MASK,
+    ABORT, AT_ONCE_MAX, COMMITTED, COUNT_MAX, DOING, ENTRY_SIZE, INIT, OWNER, PART_COUNT,
+    PART_ENTRIES, PART_LOG, PART_OWNER, SLOT, STATE, STATE_MASK, WORDS,
 )
 from limpet.stores.transactions.lllock cimport LLLocks
 from limpet.stores.transactions.reads cimport KeyRead, Reads, TxKeys
@@ -27,15 +27,16 @@ cdef class TransactionHolds(Holds):
     cdef readonly Objects objects
     cdef readonly Heap heap
     cdef readonly Endpoint endpoint
+    cdef u64[::1] words
 
     @cython.locals(part=u64, entry=u64, decided=u64, old=u64, new=u64, final=u64)
     cpdef u64 held(self, Place place, u64 slot, u64 word, bytes key) except? 0
     @cython.locals(part=u64, entry=u64, committed=bint, final=u64, held=u64)
     cpdef u64 settled(self, u64 slot, u64 word) except? 0
-    @cython.locals(count=u64, index=u64, entry=u64)
+    @cython.locals(words=u64[::1], count=u64, index=u64, begin=u64, here=u64, first=u64)
     cdef u64 entry_of(self, u64 part, u64 slot) except? 0
-    @cython.locals(log=u64, state=u64)
-    cdef u64 decision(self, u64 part) except? 255
+    @cython.locals(log=u64, owner=u64, state=u64, state_ticket=u64, owner_ticket=u64)
+    cdef u64 decision(self) except? 255
     cdef bint has(self, u64 word, bytes key) except -1
 
 cdef class TransactionSlots(Slots):

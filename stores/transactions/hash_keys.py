@@ -40,6 +40,7 @@ stores/transactions/commit.py says.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, TENTATIVE
@@ -52,6 +53,7 @@ from limpet.stores.race.slots import Slots
 from limpet.stores.transactions.changes import begin_change, end_change
 from limpet.stores.transactions.layout import (
     ABORT,
+    AT_ONCE_MAX,
     COMMITTED,
     COUNT_MAX,
     DOING,
@@ -65,6 +67,7 @@ from limpet.stores.transactions.layout import (
     SLOT,
     STATE,
     STATE_MASK,
+    WORDS,
 )
 from limpet.stores.transactions.lllock import LLLocks
 from limpet.stores.transactions.reads import CHANGED, KeyRead, Reads, TxKeys
@@ -78,15 +81,19 @@ class TransactionHolds(Holds):
         self.objects = objects
         self.heap = objects.heap
         self.endpoint = objects.endpoint
+        self.words = array("Q", bytes(8 * WORDS))
+        """The head of the part that was read last, and some of its entries."""
 
     def held(self, place: Place, slot: int, word: int, key: bytes) -> int:
         part = word & ADDRESS_MASK
         entry = self.entry_of(part, slot)
         if not entry:
             raise StoreCorrupt(f"{self.name}: no log has the slot at {slot:#x}: {word:#x}")
-        decided = self.decision(part)
-        old = self.endpoint.load(entry + 8)
-        new = self.endpoint.load(entry + 16)
+        decided = self.decision()
+        # ORDER: after the decision, before which the word after may be set.
+        self.endpoint.post_read(entry + 8, self.words, 2)
+        self.endpoint.wait()
+        old, new = self.words[0], self.words[1]
         if decided == INIT:
             if self.has(old, key) or self.has(new, key):
                 place.busy = slot | SLOT
@@ -98,7 +105,7 @@ class TransactionHolds(Holds):
         while word & HELD_MASK == HELD:
             part = word & ADDRESS_MASK
             entry = self.entry_of(part, slot)
-            committed = entry and self.decision(part) == COMMITTED
+            committed = entry and self.decision() == COMMITTED
             final = self.endpoint.load(entry + (16 if committed else 8)) if entry else 0
             # ORDER: after the part: it was one, if its slot is held still.
             held, word = word, self.endpoint.load(slot)
@@ -107,24 +114,41 @@ class TransactionHolds(Holds):
         return word
 
     def entry_of(self, part: int, slot: int) -> int:
-        """Address of a part's entry for a slot; 0: it has none."""
-        count = self.endpoint.load(part + PART_COUNT)
-        if count <= COUNT_MAX:
-            for index in range(count):
-                entry = part + PART_ENTRIES + ENTRY_SIZE * index
-                if self.endpoint.load(entry) == slot:
-                    return entry
+        """Address of a part's entry for a slot; 0: it has none. 1 round trip if that is the first
+        one. Then `words` begins with the head of the part."""
+        words = self.words
+        # The head, and the first entry.
+        self.endpoint.post_read(part, words, PART_ENTRIES + ENTRY_SIZE >> 3)
+        self.endpoint.wait()
+        count = words[PART_COUNT >> 3]
+        if words[PART_ENTRIES >> 3] == slot and count:
+            return part + PART_ENTRIES
+        begin = 1
+        while begin < count <= COUNT_MAX:
+            here = min(count - begin, AT_ONCE_MAX)
+            first = part + PART_ENTRIES + ENTRY_SIZE * begin
+            self.endpoint.post_read(first, words, ENTRY_SIZE * here >> 3, PART_ENTRIES >> 3)
+            self.endpoint.wait()
+            for index in range(here):
+                if words[PART_ENTRIES + ENTRY_SIZE * index >> 3] == slot:
+                    return first + ENTRY_SIZE * index
+            begin += here
         return 0
 
-    def decision(self, part: int) -> int:
-        """The decision in the log of a part: COMMITTED, ABORT, or INIT, if no client can say."""
-        log = self.endpoint.load(part + PART_LOG)
+    def decision(self) -> int:
+        """The decision in the log of the part that `entry_of` has read: COMMITTED, ABORT, or INIT,
+        if no client can say. 1 round trip."""
+        log, owner = self.words[PART_LOG >> 3], self.words[PART_OWNER >> 3]
         if not self.heap.plausible(log):
             return INIT
         log &= ADDRESS_MASK
         try:
-            state = self.endpoint.load(log + STATE)
-            if self.endpoint.load(log + OWNER) != self.endpoint.load(part + PART_OWNER):
+            state_ticket = self.endpoint.post_load(log + STATE)
+            # ORDER: after the state: the log is still that of this transaction.
+            owner_ticket = self.endpoint.post_load(log + OWNER)
+            self.endpoint.wait()
+            state = self.endpoint.result(state_ticket)
+            if self.endpoint.result(owner_ticket) != owner:
                 return INIT
         except NodeFailed:
             return INIT

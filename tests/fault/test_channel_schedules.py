@@ -506,7 +506,7 @@ class NotesLate(Notes):
 
 
 class LooksNoMore(Completion):
-    def has_more(self, tail: int) -> bool:
+    def has_more(self, tail: int, now: int) -> bool:
         return False
 
 

@@ -149,6 +149,7 @@ TABLE: Final = [
         scheduled("topic", "p p p p p|g g g|g g g", stalls=2, parameters={"size": 1}), WRONG,
     ),
     Variant(TOPIC, channels.MISSES_UNSAID, scheduled("topic", "p p p|p|g g"), WRONG),
+    Variant(TOPIC, channels.CELL_FIRST, scheduled("topic", "p p p|p|g g"), WRONG),
     Variant(SEMAPHORE, channels.BURIES_NONE, scheduled("semaphore", "aw|aw"), (*WRONG, "no end")),
     Variant(SEMAPHORE, channels.BLIND, scheduled("semaphore", "aw an|aw an"), WRONG),
     Variant(RWLOCK, channels.BURIES_NONE, scheduled("rwlock", "xw|sw"), ("held", "no end")),

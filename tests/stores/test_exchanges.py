@@ -42,6 +42,25 @@ def test_exchanges_of_race_are_its_round_trips(pools: Any, value: bytes) -> None
     assert costs(store, lambda: store.delete(b"k")) == (3, 3)
 
 
+BASELINES = {"raw": (1, 4, 1, 2), "pdpm": (2, 2, 4, 3), "clover": (1, 2, 2, 2)}
+"""Round trips of a get, an insert, an update and a delete."""
+
+
+@pytest.mark.parametrize("kind", BASELINES)
+def test_exchanges_of_baselines_are_their_round_trips(pools: Any, kind: str) -> None:
+    store = pools(nodes=2).store(kind, name="test", capacity=300)
+    get, insert, update, delete = BASELINES[kind]
+    for number in range(24):
+        store.put(b"warm-%d" % number, b"0")
+        store.get(b"warm-%d" % number)
+    for number in range(1, 4):
+        key = b"warm-%d" % number
+        assert costs(store, lambda key=key: store.get(key)) == (get, get)
+        assert costs(store, lambda key=key: store.update(key, b"1")) == (update, update)
+        assert costs(store, lambda key=key: store.delete(key)) == (delete, delete)
+    assert costs(store, lambda: store.insert(b"new", b"1")) == (insert, insert)
+
+
 TREES = {"rtx-sherman": (2, 4, 3), "sherman": (1, 2, 2), "dtx-sherman": (1, 4, 4)}
 """Round trips of a get, of an insert, and of a change of a key that was met in its leaf."""
 
@@ -270,8 +289,15 @@ def test_exchanges_of_a_queue_are_its_round_trips(pools: Any, nodes: int) -> Non
     for _ in range(7):
         assert spent(pool, lambda: queue.put(b"element 00")) == (3, 3)
     for _ in range(7):
+        assert spent(pool, queue.qsize) == (2, 2)
         assert spent(pool, queue.get) == (3, 3)
         assert spent(pool, queue.task_done) == (1, 1)
+    other = pool.queue("other", codec="bytes")
+    other.put(b"element")
+    assert spent(pool, lambda: other.join(0)) == (6, 6)
+    other.get()
+    other.task_done()
+    assert spent(pool, lambda: other.join(0)) == (6, 6)
 
 
 def test_exchanges_of_a_queue_with_acks_are_its_round_trips(pools: Any) -> None:
@@ -311,6 +337,7 @@ def test_exchanges_of_words_are_their_round_trips(pools: Any) -> None:
     pool = pools(nodes=3)
     lock, counter, event = pool.lock("l"), pool.counter("c"), pool.event("e")
     words, bytes_ = pool.array("a", 9), pool.array("b", 9, "uint8")
+    striped = pool.array("s", 9, stripes=3)
     condition = pool.condition("cond")
     for work, trips in (
         (lock.acquire, 1),
@@ -327,6 +354,13 @@ def test_exchanges_of_words_are_their_round_trips(pools: Any) -> None:
         (lambda: words.swap(3, 4), 1),
         (lambda: words.add(3), 1),
         (lambda: words.compare_and_swap(3, 5, 6), 1),
+        (lambda: words[1:7:2], 1),
+        (lambda: words[[8, 0, 3]], 1),
+        (lambda: words.__setitem__(slice(1, 7, 2), 4), 1),
+        (lambda: bytes_[3:8], 1),
+        (lambda: bytes_.__setitem__(slice(3, 8), 4), 1),
+        (lambda: striped[...], 1),
+        (lambda: striped.__setitem__(..., 4), 1),
         (lambda: bytes_[3], 1),
         (lambda: bytes_.add(3), 2),
         (condition.acquire, 1),
@@ -334,6 +368,36 @@ def test_exchanges_of_words_are_their_round_trips(pools: Any) -> None:
         (condition.release, 0),
     ):
         assert spent(pool, work) == (trips, trips)
+
+
+@pytest.mark.parametrize("size", [20, 5000])
+def test_exchanges_of_a_deque_and_a_topic_are_their_round_trips(pools: Any, size: int) -> None:
+    pool = pools(nodes=3)
+    deque = pool.deque("d", maxlen=3, codec="bytes")
+    topic = pool.topic("t", size=3, codec="bytes")
+    reader = topic.subscribe()
+    data = bytes(size)
+    for _ in range(9):  # all cells, and objects for them
+        deque.append(data)
+        topic.publish(data)
+        reader.get()
+    deque.pop()
+    large = size > 1000  # and so its object is freed, or looked at
+    for work, trips in (
+        (lambda: deque.append(data), 4 + large),
+        (lambda: deque.append(data), 4 + 2 * large),
+        (lambda: deque[1], 2 + large),
+        (lambda: iter(deque), 3 + 3 * large),  # in two pieces of the circle
+        (lambda: len(deque), 1),
+        (deque.popleft, 4 + 2 * large),
+        (deque.pop, 4 + 2 * large),
+        (deque.clear, 3 + large),
+        (lambda: topic.publish(data), 4 + 2 * large),
+        (reader.get, 1 + 2 * large),
+        (topic.published, 1),
+    ):
+        again = trips + 3  # of one that needs memory
+        assert spent(pool, work) in ((trips, trips), (again, again))
 
 
 def test_exchanges_of_a_cache_are_its_round_trips(pools: Any) -> None:

@@ -22,7 +22,7 @@ from limpet.fault.matrix import crash_matrix as matrix
 from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair
-from limpet.stores.baselines.pdpm.store import Pdpm
+from limpet.stores.baselines.pdpm.store import Change, Pdpm
 from limpet.stores.core.status import AGAIN, DONE, MISSING
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
@@ -391,9 +391,14 @@ def test_check_sees_a_key_twice_and_a_strange_redo_copy(store: Any) -> None:
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
-def locks_whatever_is_there(self: Pdpm, home: int) -> bool:
-    self.endpoint.cas(home, 0, 1)
-    return True
+def locks_whatever_is_there(self: Pdpm, place: BucketPair, work: Any) -> int:
+    self.endpoint.cas(place.home, 0, 1)
+    self._read(place)
+    change = work()
+    self.endpoint.store(place.home, 0)
+    self.endpoint.wait()
+    lost = change.ticket and self.endpoint.result(change.ticket[0]) != change.expected
+    return AGAIN if lost else int(change.outcome)
 
 
 def commits_nothing(self: Pdpm, redo: int, reference: int) -> None:
@@ -417,11 +422,11 @@ def finishes_nothing(self: Pdpm, home: int) -> None:
     FINISH(self, home)
 
 
-def removes_without_the_journal(self: Pdpm, place: BucketPair, key: bytes) -> int:
+def removes_without_the_journal(self: Pdpm, place: BucketPair, key: bytes) -> Change:
     slot, word = self._match(place, key)
     if not slot:
-        return MISSING
-    return DONE if self.endpoint.cas(slot, word, 0) == word else AGAIN
+        return Change(MISSING)
+    return Change(DONE if self.endpoint.cas(slot, word, 0) == word else AGAIN)
 
 
 def yes(self: Pdpm, holder: int) -> bool:
@@ -459,7 +464,7 @@ def test_mutant_is_caught_by_the_matrix(mutant: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 def test_mutant_without_locks_is_caught_by_the_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pdpm, "_lock", locks_whatever_is_there)
+    monkeypatch.setattr(Pdpm, "_locked", locks_whatever_is_there)
     what = first_failure(Exploration(store="pdpm", schedules=6000, value_size=200, seed=1))
     assert what.startswith(("history", "check", "leaked", "no end")) or "StoreCorrupt" in what
 

@@ -15,6 +15,7 @@ import pytest
 
 from limpet.fault.explore.sim_cluster import LEASE_US, SimulatedCluster
 from limpet.shm.endpoint.layout import CONTROL_NODE, DROPS, EPOCH, HOLDS, NODE_SHIFT, PRESSURE
+from limpet.shm.endpoint.simulated import WAIT, at_once
 from limpet.shm.endpoint.slots import (
     CLIENT_JOURNAL,
     CLIENT_JOURNAL_PAIRS,
@@ -51,6 +52,27 @@ class Client:
             for _, _, addr, _, _ in trace
             if addr >> NODE_SHIFT == CONTROL_NODE and addr not in journal and addr not in own
         ]
+
+    def journal(self, work: Callable[[], object]) -> tuple[int, bool]:
+        """In how many phases `work` writes to the client journal, and whether it sends a message
+        for it in the background."""
+        start = self.pool.client.slot + CLIENT_JOURNAL
+        journal = range(start, start + CLIENT_JOURNAL_PAIRS.size)
+        phases, sent = [False], []
+
+        def turn(endpoint: Any, verb: str, addr: int, words: int) -> int:
+            if verb == WAIT:
+                phases.append(False)
+            elif addr in journal and endpoint.phase.sending:
+                sent.append(addr)
+            elif addr in journal:
+                phases[-1] = True
+            return words
+
+        self.endpoint.turn = turn
+        work()
+        self.endpoint.turn = at_once
+        return sum(phases), bool(sent)
 
     def pass_time(self) -> None:
         """A quarter of a lease is over."""
@@ -92,6 +114,36 @@ def test_a_warm_operation_looks_at_no_control_word(kind: str) -> None:
         is_free(client, lambda: store.put(b"a", VALUE))
         is_free(client, there, away)
         is_free(client, away, there)
+
+
+JOURNAL = {
+    "race": ((2, True), (2, True), (1, True)),
+    "rtx-race": ((2, True), (2, True), (1, True)),
+    "sherman": ((1, True), (1, True), (1, True)),
+    "rtx-sherman": ((1, True), (1, True), (1, True)),
+    "fusee": ((2, True), (2, True), (1, True)),
+    "swarm": ((2, True), (2, True), (1, True)),
+}
+"""Of an insert, an update and a delete: the phases in which the client journal has a message of its
+own, and whether it has one in the background. A get has none."""
+
+
+@pytest.mark.parametrize("kind", JOURNAL)
+def test_messages_of_the_client_journal(kind: str) -> None:
+    with client_of(kind) as client:
+        store = client.store
+        found = []
+        for _ in range(8):
+            store.put(b"c", VALUE)
+            store.delete(b"c")
+            works = (
+                lambda: store.insert(b"c", VALUE),
+                lambda: store.update(b"c", VALUE),
+                lambda: store.delete(b"c"),
+            )
+            found.append(tuple(client.journal(work) for work in works))
+        assert client.journal(lambda: store.get(b"a")) == (0, False)
+        assert min(found) == JOURNAL[kind]
 
 
 @pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman"])

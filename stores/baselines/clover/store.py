@@ -358,6 +358,8 @@ class Clover(Chains):
 
     def _linked(self, key: bytes, chain: Chain, version: int) -> None:
         """The version is the newest of its chain: remember it, and move the shortcut."""
+        if not self.endpoint.durable:
+            self.client.drop(0)  # it is linked, so the end of the operation need not look
         self._remember(key, chain, version)
         scope = self.endpoint.background(True)
         self.endpoint.post_cas(chain.row + SHORTCUT, chain.shortcut, version)

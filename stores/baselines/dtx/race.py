@@ -256,6 +256,7 @@ class SplitLog(ValueLog):
     def __init__(self, store: Any, reference: int) -> None:
         super().__init__(store.locks, reference)
         self.subtable_size = int(store.index.subtable_size)
+        self.word = array("Q", [0])
 
     def carry_out(self, locked: list[LogEntry]) -> None:
         *_, first, second, parent = self.entries()
@@ -263,6 +264,7 @@ class SplitLog(ValueLog):
         if self.endpoint.load(parent.at + POINTER) == parent.old:
             images = [half.new & ADDRESS_MASK for half in (first, second)]
             self.install([self.endpoint.read(image, self.subtable_size) for image in images])
+            self.endpoint.wait()
 
     def undo(self, locked: list[LogEntry]) -> None:
         """Thaw the subtable, which only the client that holds its lock can have frozen."""
@@ -274,14 +276,17 @@ class SplitLog(ValueLog):
                     self.endpoint.cas(slot, word, thawed)
 
     def install(self, values: list[Any]) -> None:
-        """Write the halves in place, with these values, and link them in the directory."""
+        """Post that the halves have these values, in place, and are linked in the directory."""
         entries = self.entries()
         for memory, half, value in zip(entries[:2], entries[2:4], values, strict=True):
-            self.endpoint.write(memory.new & ADDRESS_MASK, value)
+            at = memory.new & ADDRESS_MASK
+            self.endpoint.post_gather(at, self.word, 0, bytes(value), b"")
             # CRASH(half-written): decided; recovery writes both halves again.
-            # ORDER: the half before its pointer, and both pointers before SPLIT.
-            self.endpoint.store(half.at + POINTER, memory.new)
-        self.endpoint.store(entries[4].at + POINTER, SPLIT)
+            # ORDER: the half before its pointer, and both pointers before SPLIT, on one node.
+            self.word[0] = memory.new
+            self.endpoint.post_write(half.at + POINTER, self.word, 1)
+        self.word[0] = SPLIT
+        self.endpoint.post_write(entries[4].at + POINTER, self.word, 1)
 
 
 def shown_by(log: ValueLog, entries: list[LogEntry], logged: set[int]) -> set[str]:
@@ -338,7 +343,8 @@ class LoggedSplit:
         # CRASH(entry-locked): not decided; recovery thaws and unlocks.
         values = self.splitter.halves_of(self.numbers)
         for image, value in zip(self.images, values, strict=True):
-            self.endpoint.write(image & ADDRESS_MASK, value)
+            at = image & ADDRESS_MASK
+            self.endpoint.post_gather(at, log.word, 0, bytes(value), b"")
         log.decide()
         # CRASH(split-decided): recovery writes the halves in place.
         self.endpoint.wait()

@@ -84,8 +84,8 @@ class Buckets(Store):
 
     def _read(self, place: BucketPair) -> None:
         # ORDER: the home first: `redo` before the slots, and those before the objects.
-        self.endpoint.read_words(place.home, self.words, BUCKET_WORDS)
-        self.endpoint.read_words(place.other, self.words, BUCKET_WORDS, BUCKET_WORDS)
+        self.endpoint.post_read(place.home, self.words, BUCKET_WORDS)
+        self.endpoint.post_read(place.other, self.words, BUCKET_WORDS, BUCKET_WORDS)
         self.endpoint.wait()
 
     def _slots(self, place: BucketPair) -> Iterator[tuple[int, int]]:
@@ -101,8 +101,9 @@ class Buckets(Store):
         """
         for slot, word in self._slots(place):
             if word and word >> 56 == place.fingerprint:
-                self.objects.load(word & REFERENCE_MASK)
+                self.objects.post(word & REFERENCE_MASK)
                 self.endpoint.wait()
+                self.objects.arrived()
                 if self.objects.key_is(key):
                     return slot, word
         return 0, 0

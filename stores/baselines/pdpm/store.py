@@ -60,7 +60,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,21 @@ from limpet.stores.core.status import (
 
 IN_PLACE_MAX: Final = 4096
 """Bytes of the largest object that is written in place; one verb reads such an object."""
+
+
+class Change(NamedTuple):
+    """The outcome of a change under the lock. If it has posted a CAS, with this `ticket`, it holds
+    only if that finds the word `expected`.
+
+    `new`, `old`: places in the client journal, of the object that it links, and of the one that it
+    unlinks.
+    """
+
+    outcome: int
+    ticket: tuple[int, ...] = ()
+    expected: int = 0
+    new: int = -1
+    old: int = -1
 
 
 class Pdpm(Buckets):
@@ -179,8 +194,11 @@ class Pdpm(Buckets):
 
         While we are pinned, no other redo copy has the same address.
         """
-        held = self.endpoint.load(place.home)
-        if not held and self.endpoint.load(place.home + REDO) == redo:
+        held = self.endpoint.post_load(place.home)
+        # ORDER: the redo copy after the lock, on the same node.
+        copy = self.endpoint.post_load(place.home + REDO)
+        self.endpoint.wait()
+        if not self.endpoint.result(held) and self.endpoint.result(copy) == redo:
             raise StoreCorrupt(
                 f"{self.name}: the bucket at {place.home:#x} has a redo copy and no lock; save "
                 "what is left, and make the store again"
@@ -198,53 +216,73 @@ class Pdpm(Buckets):
 
     # ---- changing -------------------------------------------------------------------------------
 
-    def _locked(self, place: BucketPair, work: Callable[[], int]) -> int:
-        """The result of `work`, with the lock held and the buckets read; AGAIN: it was locked."""
+    def _locked(self, place: BucketPair, work: Callable[[], Change]) -> int:
+        """The result of `work`, with the lock held and the buckets read; AGAIN: it was locked, or
+        another client has changed the slot."""
         try:
-            if not self._lock(place.home):
-                self.endpoint.wait()
+            ticket = self._post_lock(place.home)
+            # ORDER: after the lock, on the same node.
+            self._read(place)
+            if self.endpoint.result(ticket):
                 return AGAIN
             # CRASH(locked): a client that wants the lock finds its holder dead, and takes it over.
             self.membership.progress()
-            self._read(place)
-            outcome = work()
+            change = work()
         except BaseException:
             if self.endpoint.load(place.home) == self.client.ident:
                 self._finish(place.home)
             raise
+        # ORDER: after the change of the slot, on the same node.
         self.endpoint.store(place.home, 0)
         self.endpoint.wait()
-        return outcome
+        won = not change.ticket or self.endpoint.result(change.ticket[0]) == change.expected
+        if not self.endpoint.durable:
+            self._settle(change, won)
+        return change.outcome if won else AGAIN
 
-    def _lock(self, home: int) -> bool:
-        return bool(self.endpoint.cas(home, 0, self.client.ident) == 0)
+    def _settle(self, change: Change, won: bool) -> None:
+        """Free what is not linked any more, without a look at the links."""
+        if won:
+            if change.new >= 0:
+                self.client.drop(change.new)
+            if change.old >= 0:
+                self.client.release(change.old)
+        else:
+            if change.old >= 0:
+                self.client.drop(change.old)  # the client that has unlinked it frees it
+            if change.new >= 0:
+                self.client.retarget(change.new, 0)
+
+    def _post_lock(self, home: int) -> int:
+        """Post the CAS that takes a lock, which finds 0 if it does; its ticket."""
+        return int(self.endpoint.post_cas(home, 0, self.client.ident))
 
     def _change_locked(
         self, place: BucketPair, key: bytes, value: bytes, size: int, mode: int
-    ) -> int:
+    ) -> Change:
         slot, word = self._match(place, key)
         if slot and mode == INSERT:
-            return EXISTS
+            return Change(EXISTS)
         if not slot and mode == UPDATE:
-            return MISSING
+            return Change(MISSING)
         vacant = self._vacant(place)
         if not (slot or vacant):
-            return FULL
+            return Change(FULL)
         reference = self.allocator.allocate(place.node, size)
         if not reference:
-            return NO_MEMORY
+            return Change(NO_MEMORY)
         self.objects.write(reference, key, value)
         if slot and not (word ^ reference) >> 48 & 0xFF and self._is_overwritten(word):
             self._overwrite(place, word & REFERENCE_MASK, key, value, reference)
-            return DONE
+            return Change(DONE, old=0)
         self.client.retarget(0, slot or vacant)
-        if slot:
-            self.client.log(word & REFERENCE_MASK, slot)
+        old = self.client.log(word & REFERENCE_MASK, slot) if slot else -1
         # LINEARIZES: insert, and update with a pair of another size. A vacant slot may have gone to
         # a key with another home.
-        old = self.endpoint.cas(slot or vacant, word, place.fingerprint << 56 | reference)
+        new = place.fingerprint << 56 | reference
         # CRASH(updated): the old object is in the client journal and no longer linked.
-        return DONE if old == word else AGAIN
+        ticket = self.endpoint.post_cas(slot or vacant, word, new)
+        return Change(DONE, (ticket,), word, 0, old)
 
     def _is_overwritten(self, word: int) -> bool:
         """Whether an object of this size is overwritten in place."""
@@ -275,15 +313,14 @@ class Pdpm(Buckets):
     def _delete_once(self, place: BucketPair, key: bytes) -> int:
         return self._locked(place, lambda: self._remove(place, key))
 
-    def _remove(self, place: BucketPair, key: bytes) -> int:
+    def _remove(self, place: BucketPair, key: bytes) -> Change:
         slot, word = self._match(place, key)
         if not slot:
-            return MISSING
-        self.client.log(word & REFERENCE_MASK, slot)
+            return Change(MISSING)
+        old = self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
-        lost = self.endpoint.cas(slot, word, 0) != word
         # CRASH(deleted): the old object is in the client journal and no longer linked.
-        return AGAIN if lost else DONE
+        return Change(DONE, (self.endpoint.post_cas(slot, word, 0),), word, old=old)
 
     # ---- locks of dead clients ------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ cdef class Raw(HashStore):
     ) except -1
     @cython.locals(reference=u64, at='long long', size=u64)
     cdef object search_once(self, Place place, bytes key)
-    @cython.locals(at=u64, reference=u64, there=bint)
+    @cython.locals(at=u64, reference=u64, ticket=u64)
     cdef int delete_once(self, Place place, bytes key) except -1
-    @cython.locals(at=u64, deleted=u64)
+    @cython.locals(at=u64, deleted=u64, ticket=u64)
     cdef int _write_over(self, u64 reference, bytes key, bytes value, int mode) except -1

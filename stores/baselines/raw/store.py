@@ -71,12 +71,13 @@ class RawObjects(Objects):
         two if it takes more by now."""
         self.address = reference & ADDRESS_MASK
         self.complete = True
-        self.image.read(self.address, min(size + 7, IMAGE_SIZE) >> 3)
-        self.sizes = self.image.head
+        self.image.post(self.address, min(size + 7, IMAGE_SIZE) >> 3)
         self.endpoint.wait()
+        self.sizes = self.image.head
         if size < min(self.taken(), IMAGE_SIZE):
-            self.load(reference)
+            self.post(reference)
             self.endpoint.wait()
+            self.arrived()
         self.complete = self.taken() <= IMAGE_SIZE
 
     def taken(self) -> int:
@@ -149,7 +150,7 @@ class Raw(HashStore):
 
     def _seek(self, place: Place, key: bytes) -> int:
         """Reference to the key's pair, from the index; 0 when it has none. The image has it."""
-        self.index.choose(place, key)
+        self.index.post_choose(place, key)
         if not self.index.find(place, key):
             return 0
         reference = place.word & OBJECT_MASK
@@ -203,25 +204,33 @@ class Raw(HashStore):
 
     def _write_over(self, reference: int, key: bytes, value: bytes, mode: int) -> int:
         at = reference & ADDRESS_MASK
-        deleted = self.endpoint.load(at) & DELETED
+        deleted = 0
+        ticket = self.endpoint.post_load(at)
         if mode == INSERT:
             self.endpoint.wait()
+            deleted = self.endpoint.result(ticket) & DELETED
             if not deleted:
                 return EXISTS
+        # ORDER: after the look, on the same node.
         self.pairs.write(reference, key, value)
         self._remember(key, reference, HEADER + (len(key) + 7 & ~7) + len(value))
-        if deleted and mode == UPDATE:
-            self.endpoint.store(at, len(key) | DELETED)
         self.endpoint.wait()
+        if mode == UPDATE:
+            deleted = self.endpoint.result(ticket) & DELETED
+            if deleted:
+                self.endpoint.store(at, len(key) | DELETED)
+                self.endpoint.wait()
         return MISSING if deleted and mode == UPDATE else DONE
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """2 round trips if the place is remembered."""
         reference = self._known(key) or self._seek(place, key)
         at = reference & ADDRESS_MASK
-        there = reference != 0 and not self.endpoint.load(at) & DELETED
+        if not reference:
+            return MISSING
+        ticket = self.endpoint.post_load(at)
         self.endpoint.wait()
-        if not there:
+        if self.endpoint.result(ticket) & DELETED:
             return MISSING
         self.endpoint.store(at, len(key) | DELETED)
         self.endpoint.wait()

@@ -41,9 +41,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -82,8 +82,34 @@ from limpet.stores.channels.layout import LINE
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+PIECES: Final = 1024
+"""Pieces of elements, side by side in memory, that one operation reads or writes at most."""
 _BESIDE: Final = 4096
 """Bytes of a node's largest object that are not for a stripe: its name, and its description."""
+
+
+class Run(NamedTuple):
+    """`length` elements from number `first` on, and their values.
+
+    To read: `values` is for the run alone, and the result's elements at `into` are those at `at` in
+    it; if `into` is None, `values` is the result. To write: `at` is the place of the first one in
+    `values`.
+    """
+
+    first: int
+    length: int
+    values: Any
+    at: Any = 0
+    into: Any = None
+
+
+class Piece(NamedTuple):
+    """`length` elements of a run that lie side by side, behind `done` others; their address."""
+
+    run: Run
+    done: int
+    at: int
+    length: int
 
 
 class Array(Elements):
@@ -185,23 +211,35 @@ class Array(Elements):
     def copied(self, index: Any) -> npt.NDArray[Any]:
         """A copy of the elements that an index selects, as numpy selects them.
 
-        Elements of 1, 2, 4 and 8 bytes are whole; others may change them in between. Reads a MiB in
-        one operation, and gaps of up to 256 bytes with the elements around them.
+        Elements of 1, 2, 4 and 8 bytes are whole; others may change them in between. Reads gaps of
+        up to 256 bytes with the elements around them. A round trip for each MiB, in an operation of
+        its own.
         """
         self._refuse_fields(index)
         chosen = select(self.shape, index)
-        if chosen.numbers is None:
-            return self._read(chosen.first, chosen.size).reshape(chosen.shape)
         found = np.empty(chosen.size, self.dtype)
-        for first, count, at, into in readings(chosen.numbers, self.itemsize):
-            found[into] = self._read(first, count)[at]
+        if chosen.numbers is None:
+            runs = iter((Run(chosen.first, chosen.size, found),))
+        else:
+            runs = self._runs(chosen.numbers)
+        for pieces in self._phases(runs):
+            self._read(pieces)
+            for run, done, _, length in pieces:
+                if done + length == run.length and run.into is not None:
+                    found[run.into] = run.values[run.at]
         return found.reshape(chosen.shape)
+
+    def _runs(self, numbers: Any) -> Iterator[Run]:
+        """The runs to read for these elements."""
+        for first, length, at, into in readings(numbers, self.itemsize):
+            yield Run(first, length, np.empty(length, self.dtype), at, into)
 
     def assign(self, index: Any, value: Any) -> None:
         """Set the elements that an index selects to values, which numpy converts and broadcasts.
 
         One after the other: a kill leaves some of them set. Elements of 1, 2, 4 and 8 bytes are
-        whole. Raises ParameterError for values that do not convert, ValueError for their shape.
+        whole. A round trip for each MiB, in an operation of its own. Raises ParameterError for
+        values that do not convert, ValueError for their shape.
         """
         self._refuse_fields(index)
         chosen = select(self.shape, index)
@@ -213,11 +251,17 @@ class Array(Elements):
                 f"{chosen.size} elements are set, of shape {chosen.shape}, with {given.size} "
                 f"values of shape {given.shape}"
             ) from error
+        flat = values.reshape(-1) if values.flags.c_contiguous else values.flat
         if chosen.numbers is None:
-            self._write(chosen.first, values, 0, chosen.size)
-            return
-        for first, count, begin in writings(chosen.numbers):
-            self._write(first, values, begin, count)
+            runs = iter(((chosen.first, chosen.size, 0),))
+        else:
+            runs = writings(chosen.numbers)
+        for pieces in self._phases(Run(first, count, flat, at) for first, count, at in runs):
+            with self.operation():
+                for run, done, at, length in pieces:
+                    piece = flat[run.at + done : run.at + done + length]
+                    self.endpoint.write(at, piece.view(np.uint8))
+                self.endpoint.wait()
 
     def _refuse_fields(self, index: Any) -> None:
         if isinstance(index, str) or (
@@ -228,36 +272,41 @@ class Array(Elements):
                 f"place, and a[...][{index!r}] a copy"
             )
 
-    def _pieces(self, first: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Of a run of elements, the pieces that lie side by side: address, elements before it, and
-        elements; of at most PIECE bytes, or one element."""
-        done = 0
-        most = max(1, PIECE // self.itemsize)
-        while done < count:
-            number = first + done
-            here = min(count - done, most, self.per - number % self.per)
-            yield self.at_number(number), done, here
-            done += here
+    def _phases(self, runs: Iterable[Run]) -> Iterator[list[Piece]]:
+        """The pieces of these runs, those of one phase together: PIECE bytes, or one element, at
+        most, and PIECES pieces."""
+        pieces: list[Piece] = []
+        room = most = max(1, PIECE // self.itemsize)
+        for run in runs:
+            done = 0
+            while done < run.length:
+                number = run.first + done
+                here = min(run.length - done, room, self.per - number % self.per)
+                pieces.append(Piece(run, done, self.at_number(number), here))
+                done += here
+                room -= here
+                if not room or len(pieces) == PIECES:
+                    yield pieces
+                    pieces, room = [], most
+        if pieces:
+            yield pieces
 
-    def _read(self, first: int, count: int) -> npt.NDArray[Any]:
-        """A run of elements."""
-        found = np.empty(count, self.dtype)
-        raw = found.view(np.uint8) if count else found
-        for at, done, here in self._pieces(first, count):
-            begin = done * self.itemsize
-            with self.operation():
-                self.endpoint.read_into(at, raw[begin : begin + here * self.itemsize])
-                self.endpoint.wait()
-        return found
-
-    def _write(self, first: int, values: npt.NDArray[Any], begin: int, count: int) -> None:
-        """Set a run of elements to `count` of the values, from number `begin` on."""
-        flat = values.reshape(-1) if values.flags.c_contiguous else values.flat
-        for at, done, here in self._pieces(first, count):
-            piece = flat[begin + done : begin + done + here]
-            with self.operation():
-                self.endpoint.write(at, piece.view(np.uint8))
-                self.endpoint.wait()
+    def _read(self, pieces: list[Piece]) -> None:
+        """A phase, in an operation of its own: read these pieces into the values of their runs."""
+        apart = []
+        with self.operation():
+            for run, done, at, length in pieces:
+                begin, size, before = done * self.itemsize, length * self.itemsize, at & 7
+                raw = run.values.view(np.uint8)[begin : begin + size]
+                if before or size & 7 or begin & 7:
+                    words = np.empty(before + size + 7 >> 3, np.ulonglong)
+                    apart.append((raw, words, before))
+                else:
+                    words = raw.view(np.ulonglong)
+                self.endpoint.post_read(at - before, words, len(words))
+            self.endpoint.wait()
+        for raw, words, before in apart:
+            raw[:] = words.view(np.uint8)[before : before + len(raw)]
 
     def __len__(self) -> int:
         """The length of the first axis."""

@@ -4,6 +4,7 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.barrier.layout cimport *
 from limpet.stores.channels.channel cimport Channel
 from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.phases cimport cas_alone
 from limpet.stores.channels.waiting cimport Wait, Waiting
 
 cdef int WAITS

@@ -85,6 +85,7 @@ from limpet.stores.channels.barrier.layout import (
 )
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.phases import cas_alone
 from limpet.stores.channels.sst import SST
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, whole
 
@@ -399,7 +400,7 @@ class Barrier(Channel):
         if state & BROKEN:
             self._note_reset(number, 1)
         # LINEARIZES: the barrier is as at first.
-        return self.endpoint.cas(self.address, state, number << ROUND_SHIFT) == state
+        return cas_alone(self.endpoint, self.address, state, number << ROUND_SHIFT) == state
 
     def _note_reset(self, number: int, reset: int) -> None:
         """Note whether (1) the round before that one was reset, if there is no note of it yet."""

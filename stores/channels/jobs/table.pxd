@@ -7,6 +7,7 @@ from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.channels.channel cimport Mark
 from limpet.stores.channels.jobs.layout cimport *
 from limpet.stores.channels.layout cimport *
+from limpet.stores.channels.phases cimport cas_alone, load_alone
 from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.core.object_layout cimport *
 from limpet.stores.core.status cimport DONE, EXISTS, FULL, NO_MEMORY
@@ -127,8 +128,6 @@ cdef class JobTable:
     cdef int _insert(self, u64 kind, u64 number, u64 before) except -1
     @cython.locals(ends=u64, first=u64, last=u64, link=u64, following=u64, before=u64)
     cdef int _remove(self, u64 kind, u64 number) except -1
-    @cython.locals(ticket=u64)
-    cdef u64 _load(self, u64 at) except? 0xFFFF
     @cython.locals(place=u64, number=u64, steps=u64)
     cdef u64 _find(self, u64 key) except? 0xFFFF
     @cython.locals(head=u64)

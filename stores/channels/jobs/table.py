@@ -139,6 +139,7 @@ from limpet.stores.channels.jobs.layout import (
     UNFINISHED,
 )
 from limpet.stores.channels.layout import LINE, MASK, SPIN
+from limpet.stores.channels.phases import cas_alone, load_alone
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import DONE, EXISTS, FULL, NO_MEMORY
@@ -234,7 +235,7 @@ class JobTable:
                 # CRASH(locked): the lock with a dead holder; the next one makes the index anew.
                 return True
             if word in (mine, DIRTY, self.buried):
-                if word == mine or endpoint.cas(at, word, mine) == word:
+                if word == mine or cas_alone(endpoint, at, word, mine) == word:
                     self.rebuild()
                     return True
                 continue
@@ -546,11 +547,11 @@ class JobTable:
 
     def result(self, number: int) -> bytes:
         """The result of a job that is KEPT."""
-        address = self._load(self.results + 8 * number) & ADDRESS_MASK
+        address = load_alone(self.endpoint, self.results + 8 * number) & ADDRESS_MASK
         if not address:
             # The process that removes the queue has freed it.
             raise ChannelRemoved(f"{self.name} was removed")
-        return self.endpoint.fetch(address + 8, self._load(address))
+        return self.endpoint.fetch(address + 8, load_alone(self.endpoint, address))
 
     def reason(self, number: int) -> bytes:
         """Why a job was given back last."""
@@ -797,15 +798,9 @@ class JobTable:
 
     # ---- keys -----------------------------------------------------------------------------------
 
-    def _load(self, at: int) -> int:
-        """A word, in a phase of its own."""
-        ticket = self.endpoint.post_load(at)
-        self.endpoint.wait()
-        return self.endpoint.result(ticket)
-
     def _find(self, key: int) -> int:
         """The place + 1 of a job with this key, dead letters left out; 0: there is none."""
-        place = self._load(self.heads + 8 * (key % self.maxsize))
+        place = load_alone(self.endpoint, self.heads + 8 * (key % self.maxsize))
         steps = 0
         while place:
             number = self._number(place)
@@ -821,7 +816,7 @@ class JobTable:
         """Make the job of this place one that is found by its key."""
         if key:
             head = self.heads + 8 * (key % self.maxsize)
-            self._set(number, CHAIN, self._load(head))
+            self._set(number, CHAIN, load_alone(self.endpoint, head))
             self.header[0] = number + 1
             self.endpoint.post_write(head, self.header, 1)
 
@@ -829,7 +824,7 @@ class JobTable:
         """The reverse."""
         at = self.heads + 8 * (key % self.maxsize)
         following = self._word(number, CHAIN)
-        place = self._load(at)
+        place = load_alone(self.endpoint, at)
         before = 0
         steps = 0
         while place != number + 1:

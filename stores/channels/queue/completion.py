@@ -12,8 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import StoreCorrupt, TasksLost
+from limpet.stores.channels.phases import cas_alone, load_alone
 from limpet.stores.channels.queue.cyclic_ring import CyclicRing
 from limpet.stores.channels.queue.layout import (
+    LOOKED_AT,
     READY,
     ROUND_MASK,
     ROUND_SHIFT,
@@ -38,44 +40,59 @@ class Completion:
 
     def is_complete(self) -> bool:
         """Whether all elements that were put are done with. Raises TasksLost, with the elements
-        that can be given back, encoded."""
-        endpoint, slots, maxsize = self.endpoint, self.ring.slots, self.ring.maxsize
-        tail = endpoint.load(self.ring.tail)
-        at = endpoint.load(self.ring.head)
+        that can be given back, encoded. 6 round trips, and more for more places."""
+        endpoint, maxsize = self.endpoint, self.ring.maxsize
+        tail_ticket = endpoint.post_load(self.ring.tail)
+        head_ticket = endpoint.post_load(self.ring.head)
+        endpoint.wait()
+        tail, at = endpoint.result(tail_ticket), endpoint.result(head_ticket)
         if at < tail and tail - at > maxsize:
             raise StoreCorrupt(
                 f"{self.ring.name} says that tickets {at} to {tail} are in its {maxsize} places: "
                 "memory was damaged; remove the queue, and make it anew"
             )
         empty = True
-        cut, words = [], []
+        cut: list[tuple[int, int]] = []
         # With the ticket of the tail: that moves with READY, and not before it. A damaged tail may
         # have no next one, so the tickets are counted.
         left = tail - at + 1 if at <= tail else 0
         while left and empty:
-            number = at // maxsize
-            slot = slots.slot(at - number * maxsize)
-            word = endpoint.load(slot)
-            if word >> ROUND_SHIFT == number & ROUND_MASK:
-                empty = word & STATE_MASK != READY
-                if word & STATE_MASK == WRITING:
-                    cut.append(slot)
-                    words.append(word)
-            at += 1
-            left -= 1
+            here = left if left < LOOKED_AT else LOOKED_AT
+            empty = self._are_taken(at, here, cut)
+            at += here
+            left -= here
         # ORDER: after the slots: an element that was taken from them is open, or done with.
         living, lost = self.tasks.counted(self.participants)
-        if more := lost_since(lost, endpoint.load(self.forgotten)):
-            raise self._lost_error(more)
-        if not empty or living:
-            return False
         # ORDER: after the counts: if a client was not done yet, an element that it put is behind
         # this tail.
-        return not self.has_more(tail) and [endpoint.load(one) for one in cut] == words
+        forgotten = endpoint.post_load(self.forgotten)
+        tail_ticket = endpoint.post_load(self.ring.tail)
+        tickets = [endpoint.post_load(slot) for slot, _ in cut]
+        endpoint.wait()
+        if more := lost_since(lost, endpoint.result(forgotten)):
+            raise self._lost_error(more)
+        if not empty or living or self.has_more(tail, endpoint.result(tail_ticket)):
+            return False
+        return [endpoint.result(ticket) for ticket in tickets] == [word for _, word in cut]
 
-    def has_more(self, tail: int) -> bool:
-        """Whether an element was put since the tail was `tail`."""
-        return self.endpoint.load(self.ring.tail) != tail
+    def _are_taken(self, ticket: int, count: int, cut: list[tuple[int, int]]) -> bool:
+        """Whether so many tickets from this one on have no element that is READY; appends the
+        addresses and words of slots that are WRITING."""
+        words = self.ring.words_of(ticket, count)
+        for step in range(count):
+            number = (ticket + step) // self.ring.maxsize
+            word = words[step]
+            if word >> ROUND_SHIFT == number & ROUND_MASK:
+                if word & STATE_MASK == READY:
+                    return False
+                if word & STATE_MASK == WRITING:
+                    place = (ticket + step) % self.ring.maxsize
+                    cut.append((self.ring.slots.slot(place), word))
+        return True
+
+    def has_more(self, tail: int, now: int) -> bool:
+        """Whether an element was put since the tail was `tail`; it is `now`."""
+        return now != tail
 
     def _lost_error(self, more: int) -> TasksLost:
         lost, there = self.count_lost()
@@ -112,9 +129,10 @@ class Completion:
         for row, number, word in noted:
             # CRASH(forgetting): an entry is empty, and its element still counted.
             self.notes.forget(row, number, word)
-        before = self.endpoint.load(self.forgotten)
-        while (more := lost_since(lost, before)) and (
-            self.endpoint.cas(self.forgotten, before, lost) != before
-        ):
-            before = self.endpoint.load(self.forgotten)
+        before = load_alone(self.endpoint, self.forgotten)
+        while more := lost_since(lost, before):
+            seen = cas_alone(self.endpoint, self.forgotten, before, lost)
+            if seen == before:
+                break
+            before = seen
         return more

@@ -10,6 +10,7 @@ from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.channels.channel cimport Mark
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.phases cimport cas_alone, load_alone
 from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.notes cimport Notes
 from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
@@ -74,7 +75,12 @@ cdef class CyclicRing:
     cpdef object take(self, u64 row, bint skip)
     @cython.locals(least=u64, there=u64)
     cdef bytes _element(self, u64 slot, u64 size)
-    @cython.locals(link_ticket=u64, reference=u64, word_ticket=u64)
+    @cython.locals(reference=u64)
     cdef bytes _read_large(self, u64 slot, u64 word, u64 size, u64 cell)
-    @cython.locals(head=u64, tail=u64, step=u64, number=u64, word=u64, count=u64)
+    @cython.locals(
+        endpoint=Endpoint, head=u64, tail=u64, step=u64, number=u64, ready=u64, count=u64, left=u64,
+        here=u64, head_ticket=u64, tail_ticket=u64, words=list,
+    )
     cpdef u64 count(self) except? 0xFFFF
+    @cython.locals(endpoint=Endpoint, step=u64, place=u64, tickets=list)
+    cpdef list words_of(self, u64 ticket, u64 count)

@@ -91,6 +91,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ChannelRemoved, StoreCorrupt, ValueTooLarge
 from limpet.stores.channels.channel import Mark
 from limpet.stores.channels.layout import CLAIMED
+from limpet.stores.channels.phases import cas_alone, load_alone
 from limpet.stores.channels.queue.layout import (
     CELL,
     DATA,
@@ -98,6 +99,7 @@ from limpet.stores.channels.queue.layout import (
     FREE,
     HEAD,
     LATER,
+    LOOKED_AT,
     NO_ROOM,
     OWNER_MASK,
     OWNER_SHIFT,
@@ -224,12 +226,13 @@ class CyclicRing:
                     return None
                 self._give_up(row, slot, reference, index)
             elif ahead < LATER:
-                if ahead > 1 and endpoint.load(self.tail) == tail:
+                if ahead > 1 and load_alone(self.endpoint, self.tail) == tail:
                     raise self._damaged(tail)
-                endpoint.cas(self.tail, tail, tail + 1)
+                # With the phase that reads the tail again; likewise the CASes below.
+                endpoint.post_cas(self.tail, tail, tail + 1)
             elif state == SKIPPED or (state == WRITING and self.abandoned(row, word)):
                 if self.abandoned(row, word):
-                    endpoint.cas(slot, word, number << ROUND_SHIFT | FREE)
+                    endpoint.post_cas(slot, word, number << ROUND_SHIFT | FREE)
                     continue
                 skipped += 1
                 owner = word & OWNER_MASK << OWNER_SHIFT
@@ -237,9 +240,9 @@ class CyclicRing:
                     ident = self.participants.word((owner >> OWNER_SHIFT) - 1)
                     # By now another client may have claimed the row; that client is not in the way.
                     return NO_ROOM if ident & CLAIMED else Refusal(FULL, 0, ident)
-                endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
+                endpoint.post_cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
             # ORDER: the slot after the tail: it was not free when that was our ticket.
-            elif endpoint.load(slot) == word:
+            elif load_alone(self.endpoint, slot) == word:
                 return NO_ROOM
 
     def _damaged(self, ticket: int) -> StoreCorrupt:
@@ -295,7 +298,7 @@ class CyclicRing:
                 self.client.drop(index)
             else:
                 # The object is still in the journal, so `leave` frees it.
-                self.endpoint.cas(self.client.link_addresses[index], reference, 0)
+                cas_alone(self.endpoint, self.client.link_addresses[index], reference, 0)
         self.news.wake_one()
 
     def _give_up(self, row: int, slot: int, reference: int, index: int) -> None:
@@ -308,11 +311,11 @@ class CyclicRing:
     def release(self, row: int, slot: int) -> None:
         """Publish that the participant of this row, which is ours, does not write to the slot any
         more."""
-        word = self.endpoint.load(slot)
+        word = load_alone(self.endpoint, slot)
         while word & WRITING and word >> OWNER_SHIFT & OWNER_MASK == row + 1:
             given_up = word >> ROUND_SHIFT << ROUND_SHIFT | SKIPPED
-            self.endpoint.cas(slot, word, given_up)
-            word = self.endpoint.load(slot)
+            self.endpoint.post_cas(slot, word, given_up)
+            word = load_alone(self.endpoint, slot)
         self.unfinished = 0
 
     def give_up_all(self, row: int) -> None:
@@ -358,9 +361,10 @@ class CyclicRing:
             ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
             state = word & STATE_MASK
             if 0 < ahead < LATER or (ahead == 0 and state == SKIPPED):
-                if ahead > 1 and endpoint.load(self.tail) <= head:
+                if ahead > 1 and load_alone(self.endpoint, self.tail) <= head:
                     raise self._damaged(head)
-                endpoint.cas(self.head, head, head + 1)
+                # With the phase that reads the head again; likewise the CAS below.
+                endpoint.post_cas(self.head, head, head + 1)
             elif ahead or state == FREE:
                 return EMPTY
             elif state == READY:
@@ -409,12 +413,12 @@ class CyclicRing:
                 return data
             # ORDER: the tail after the slot: if it is not behind the next ticket, no client had put
             # behind this one when we looked at the slot.
-            elif endpoint.load(self.tail) <= head + 1:
+            elif load_alone(self.endpoint, self.tail) <= head + 1:
                 return EMPTY
             elif not skip:
                 return AGAIN
             else:
-                endpoint.cas(slot, word, word & ~STATE_MASK | SKIPPED)
+                endpoint.post_cas(slot, word, word & ~STATE_MASK | SKIPPED)
                 skip = False
 
     def _element(self, slot: int, size: int) -> bytes:
@@ -428,14 +432,10 @@ class CyclicRing:
 
     def _read_large(self, slot: int, word: int, size: int, cell: int) -> Any:
         """The large element in a slot, by the link of this cell; None: the slot is not READY."""
-        link_ticket = self.endpoint.post_load(self.slots.link(cell))
-        self.endpoint.wait()
-        reference = self.endpoint.result(link_ticket)
+        reference = load_alone(self.endpoint, self.slots.link(cell))
         # ORDER: the word after size and link, so that these are of the same element; and before the
         # element, whose memory is not used again while we are pinned.
-        word_ticket = self.endpoint.post_load(slot)
-        self.endpoint.wait()
-        if self.endpoint.result(word_ticket) != word:
+        if load_alone(self.endpoint, slot) != word:
             return None
         if not reference:
             # The process that removes the queue has freed it.
@@ -445,8 +445,12 @@ class CyclicRing:
     # ---- looking, in an operation ---------------------------------------------------------------
 
     def count(self) -> int:
-        """How many elements there are."""
-        head, tail = self.endpoint.load(self.head), self.endpoint.load(self.tail)
+        """How many elements there are. 2 round trips, and one more for each LOOKED_AT places."""
+        endpoint = self.endpoint
+        head_ticket = endpoint.post_load(self.head)
+        tail_ticket = endpoint.post_load(self.tail)
+        endpoint.wait()
+        head, tail = endpoint.result(head_ticket), endpoint.result(tail_ticket)
         if head > tail:
             return 0
         # Of all before the last `maxsize` tickets, nothing is there any more.
@@ -455,8 +459,24 @@ class CyclicRing:
         count = 0
         # With the ticket of the tail: that moves with READY, and not before it. A damaged tail may
         # have no next one, so the tickets are counted.
-        for step in range(tail - head + 1):
-            number = (head + step) // self.maxsize
-            word = self.endpoint.load(self.slots.slot(head + step - number * self.maxsize))
-            count += word == ((number & ROUND_MASK) << ROUND_SHIFT | READY)
+        left = tail - head + 1
+        while left:
+            here = left if left < LOOKED_AT else LOOKED_AT
+            words = self.words_of(head, here)
+            for step in range(here):
+                number = (head + step) // self.maxsize
+                ready = (number & ROUND_MASK) << ROUND_SHIFT | READY
+                count += words[step] == ready
+            head += here
+            left -= here
         return count
+
+    def words_of(self, ticket: int, count: int) -> list[int]:
+        """The words of the slots of so many tickets from this one on; 1 round trip."""
+        endpoint = self.endpoint
+        tickets = []
+        for step in range(count):
+            place = (ticket + step) % self.maxsize
+            tickets.append(endpoint.post_load(self.slots.slot(place)))
+        endpoint.wait()
+        return [endpoint.result(one) for one in tickets]

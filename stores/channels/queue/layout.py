@@ -52,6 +52,8 @@ PATIENCE: Final = 24
 """Pauses of a consumer for a producer that others have overtaken."""
 BATCH: Final = 64
 """Elements of a batch that are put or got in one operation."""
+LOOKED_AT: Final = 256
+"""Slots that a look at all elements reads in one phase at most."""
 
 KEPT_MAX: Final = 4
 """Entries of a row; fewer where they would take more than this share of a node's memory."""

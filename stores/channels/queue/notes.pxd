@@ -5,6 +5,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.channels.layout cimport *
 from limpet.stores.channels.participants cimport Participants
+from limpet.stores.channels.phases cimport cas_alone, load_alone
 from limpet.stores.channels.queue.layout cimport *
 from limpet.stores.channels.queue.tasks cimport QueueSlots, Tasks
 from limpet.stores.channels.regions.links cimport unlink_from
@@ -37,9 +38,14 @@ cdef class Notes:
     @cython.locals(endpoint=Endpoint, noted=u64)
     cpdef int mark_taken(self, u64 row, u64 number, u64 slot, u64 ticket, u64 word) except -1
     cdef int withdraw(self, u64 number) except -1
-    @cython.locals(endpoint=Endpoint, at=u64, noted=u64, cell=u64, own=u64, spare=u64, tag=u64)
+    @cython.locals(
+        endpoint=Endpoint, at=u64, noted=u64, cell=u64, own=u64, spare=u64, tag=u64,
+        size_ticket=u64, cell_ticket=u64, spare_ticket=u64, state_ticket=u64,
+    )
     cdef _record_taken(self, u64 row, u64 number, u64 ticket, u64 slot)
-    @cython.locals(row=u64, ticket=u64, number=u64, noted=u64, before=u64)
+    @cython.locals(
+        endpoint=Endpoint, row=u64, ticket=u64, number=int, noted=u64, before=u64, tickets=list,
+    )
     cpdef int finish(self, u64 place, u64 slot, u64 word) except -1
     @cython.locals(ticket=u64, place=u64, slot=u64, there=u64, following=u64, taken=u64)
     cpdef bint was_taken(self, u64 row, u64 word) except -1
@@ -50,7 +56,7 @@ cdef class Notes:
     cpdef bint close(self, u64 row) except -1
     @cython.locals(
         endpoint=Endpoint, at=u64, ticket=u64, cell=u64, spare_at=u64, spare=u64, link=u64,
-        reference=u64, tag=u64,
+        reference=u64, tag=u64, size_ticket=u64, cell_ticket=u64, spare_ticket=u64,
     )
     cdef bint _clear(self, u64 row, u64 number, u64 word) except -1
     @cython.locals(endpoint=Endpoint, number=u64, at=u64, word=u64, before=u64, kind=u64)

@@ -44,6 +44,7 @@ from typing import Any, Final
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.channels.layout import CLAIMED, LINE
 from limpet.stores.channels.participants import Participants
+from limpet.stores.channels.phases import cas_alone, load_alone
 from limpet.stores.channels.queue.layout import (
     BEFORE,
     CELL,
@@ -200,26 +201,35 @@ class Notes:
         endpoint = self.endpoint
         at = self.entry(row, number)
         noted = ticket + 1 << TICKET_SHIFT | PENDING
-        if endpoint.load(at + SIZE) > self.item_size:
-            cell = endpoint.load(at + ENTRY_CELL)
-            own = self._own_cell(row, number)
-            spare = self.slots.cell(endpoint.load(self._spare(row, number)), own)
-            # ORDER: the state after these, so that they are of the same element.
-            if endpoint.load(at) != noted:
+        size_ticket = endpoint.post_load(at + SIZE)
+        cell_ticket = endpoint.post_load(at + ENTRY_CELL)
+        spare_ticket = endpoint.post_load(self._spare(row, number))
+        # ORDER: the state after these, on one node, so that they are of the same element.
+        state_ticket = endpoint.post_load(at)
+        endpoint.wait()
+        if endpoint.result(size_ticket) > self.item_size:
+            if endpoint.result(state_ticket) != noted:
                 return
+            cell = endpoint.result(cell_ticket)
+            own = self._own_cell(row, number)
+            spare = self.slots.cell(endpoint.result(spare_ticket), own)
             tag = ticket + 1 & TAG_MASK
-            endpoint.cas(slot + CELL, cell, tag << CELL_SHIFT | spare + 1)
+            # ORDER: the slot's cell before the entry's state, and that before the slot's word,
+            # which are on different nodes.
+            cas_alone(endpoint, slot + CELL, cell, tag << CELL_SHIFT | spare + 1)
         # CRASH(swapped): the slot has the other cell; the entry is still PENDING.
-        # ORDER: the slot's cell before the entry's state, and that before the slot's word.
-        endpoint.cas(at, noted, noted ^ PENDING ^ TAKEN)
+        cas_alone(endpoint, at, noted, noted ^ PENDING ^ TAKEN)
 
     def finish(self, place: int, slot: int, word: int) -> None:
         """Do the rest for the consumer that took the element before `word` was FREE."""
         row = (word >> OWNER_SHIFT & OWNER_MASK) - 1
         before = (word >> ROUND_SHIFT) - 1 & ROUND_MASK
+        endpoint = self.endpoint
         if row < self.participants.count:
+            tickets = [endpoint.post_load(self.entry(row, one)) for one in range(self.keep)]
+            endpoint.wait()
             for number in range(self.keep):
-                noted = self.endpoint.load(self.entry(row, number))
+                noted = endpoint.result(tickets[number])
                 ticket = (noted >> TICKET_SHIFT) - 1
                 if (
                     noted & KIND == PENDING
@@ -227,7 +237,7 @@ class Notes:
                     and ticket // self.slots.maxsize & ROUND_MASK == before
                 ):
                     self._record_taken(row, number, ticket, slot)
-        self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
+        cas_alone(endpoint, slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
 
     def was_taken(self, row: int, word: int) -> bool:
         """Whether the consumer of that row took the element of its entry with this state; if it
@@ -285,22 +295,27 @@ class Notes:
         """
         endpoint = self.endpoint
         at = self.entry(row, number)
-        if endpoint.load(at + SIZE) > self.item_size:
+        spare_at = self._spare(row, number)
+        size_ticket = endpoint.post_load(at + SIZE)
+        cell_ticket = endpoint.post_load(at + ENTRY_CELL)
+        spare_ticket = endpoint.post_load(spare_at)
+        endpoint.wait()
+        if endpoint.result(size_ticket) > self.item_size:
             ticket = (word >> TICKET_SHIFT) - 1
-            cell = self.slots.cell(endpoint.load(at + ENTRY_CELL), ticket % self.slots.maxsize)
-            spare_at = self._spare(row, number)
-            spare = endpoint.load(spare_at)
+            cell = self.slots.cell(endpoint.result(cell_ticket), ticket % self.slots.maxsize)
+            spare = endpoint.result(spare_ticket)
             link = self.slots.link(cell)
-            reference = endpoint.load(link)
+            reference = load_alone(endpoint, link)
             # ORDER: the state after these: else the cell may have another element by now.
-            if endpoint.load(at) != word:
+            if load_alone(endpoint, at) != word:
                 return False
             if reference:
                 unlink_from(self.client, link, reference)
             # CRASH(emptied): an entry whose link is 0 has no element.
             tag = ticket + 1 & TAG_MASK
-            endpoint.cas(spare_at, spare, tag << CELL_SHIFT | cell + 1)
-        return bool(endpoint.cas(at, word, 0) == word)
+            endpoint.post_cas(spare_at, spare, tag << CELL_SHIFT | cell + 1)
+        # ORDER: after the spare cell, on the same node.
+        return cas_alone(endpoint, at, word, 0) == word
 
     def reload(self, row: int) -> None:
         """Read our row's entries from memory, and set our count by them. In an operation.

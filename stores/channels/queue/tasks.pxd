@@ -44,7 +44,9 @@ cdef class Tasks:
     cpdef bint end(self) except -1
     cpdef u64 ours(self)
     @cython.locals(
-        endpoint=Endpoint, living=u64, gone=u64, row=int, at=u64, ident=u64, word=u64,
-        lost=u64, count=u64,
+        living=u64, gone=u64, rows=list, idents=list, counts=list, same=list, again=list, index=int,
+        ident=u64, word=u64, lost=u64, count=u64,
     )
     cpdef tuple counted(self, Participants participants)
+    @cython.locals(endpoint=Endpoint, tickets=list, at=u64, row=u64)
+    cdef list _read(self, list rows)

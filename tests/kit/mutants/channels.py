@@ -77,6 +77,7 @@ def puts_first(put: Any) -> Any:
         if not self._write(cell, data):
             self.endpoint.store(self.address, first << 32 | count)
             return False
+        self.endpoint.wait()
         self._written(cell, data)
         return True
 
@@ -121,6 +122,28 @@ def misses_unsaid(self: Any, reader: Any) -> Any:
 
 READS_ONCE: Final = Mutant("reads-once", (of("topic", "Topic._next", reads_once),))
 MISSES_UNSAID: Final = Mutant("missed-and-not-told", (of("topic", "Topic._next", misses_unsaid),))
+
+
+def reads_the_cell_first(self: Any, reader: Any) -> Any:
+    """The cell is read in the phase of `end`, and before it."""
+    position = reader.position
+    self._post_cell(position % self.count)
+    end = self.endpoint.post_load(self.address)
+    self.endpoint.wait()
+    end = self.endpoint.result(end)
+    if position >= end:
+        return None
+    if position < end - self.size:
+        reader.lost += end - self.size - position
+        reader.position = end - self.size
+        return reads_the_cell_first(self, reader)
+    reader.position = position + 1
+    return self._element(position % self.count)
+
+
+CELL_FIRST: Final = Mutant(
+    "cell-before-the-end", (of("topic", "Topic._next", reads_the_cell_first),)
+)
 
 # ---- holders -------------------------------------------------------------------------------------
 
