@@ -55,9 +55,10 @@ class Tombstone:
         self.buffer = Buffer()
 
     def write(self, ticket: int) -> int:
-        """WRITE a tombstone that has this number; none was at a majority when we last read.
+        """WRITE a tombstone that has this number; 2 round trips.
 
-        DONE: one is at a majority, this one or another; or AGAIN.
+        DONE: it is at a majority, or another one that came meanwhile. DELETED: another one is at a
+        majority. GONE: the register is given up. AGAIN: nothing was written.
         """
         quorum, row = self.quorum, self.row
         writer = row.identify()
@@ -65,7 +66,8 @@ class Tombstone:
         quorum.endpoint.wait()
         if outcome != DONE or is_tombstone(quorum.top):
             # One of another client, or one left in our row, which may have no room for a second.
-            return AGAIN if self.max_register.presence() == DONE else DONE
+            outcome = self.max_register.presence()
+            return AGAIN if outcome == DONE else outcome
         if not row.take_metadata():
             return row.repair()
         self.buffer.reference = ticket

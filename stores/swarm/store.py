@@ -8,7 +8,7 @@ places of registers (cache.py). Round trips without conflict:
     update           read both buckets; read the register; WRITE                         3
     insert           write the register, read both buckets; SNAPSHOT's CAS of the backups, mark, and
                      CAS of the primary                                                  4
-    delete           read both buckets; the register; again, tombstone; the slot: 3      7
+    delete           read both buckets; the register; tombstone; the slot: 3             6
 
 Deviations from the paper. A register is written, with the first value, before the index has it, so
 there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
@@ -275,7 +275,7 @@ class Swarm(HashStore):
     # ---- deleting -------------------------------------------------------------------------------
 
     def delete_once(self, place: Place, key: bytes) -> int:
-        """7 round trips, with those of the tombstone."""
+        """6 round trips: both buckets; the register; the tombstone; 3 for the slot."""
         try:
             self.index.choose(place, key)
             self.index.read_buckets(place)
@@ -285,23 +285,26 @@ class Swarm(HashStore):
         if not slot:
             return MISSING
         register = self.register
-        outcome = register.max_register.presence()
+        ticket = self.tables.ticket()
+        outcome = register.tombstone.write(ticket)
         self.cache.drop(key)
+        if outcome == GONE:
+            return AGAIN
         if outcome == DELETED:
+            # The key was deleted before we began, perhaps: we act for that one's author.
             ticket = register.quorum.ticket()
             if ticket:
                 self.unmapping.unmap(place, slot, ticket)
             return MISSING if ticket else AGAIN
-        if outcome != DONE:
-            return AGAIN if outcome == GONE else outcome
-        ticket = self.tables.ticket()
-        # None of the reads before this one has said that the key is deleted; so we may.
+        # The first read has not said that the key is deleted; so we may delete it, or another
+        # client that puts a tombstone from now on.
         attempt = 0
-        while register.tombstone.write(ticket) == AGAIN:
+        while outcome == AGAIN:
             self.retries += 1
             quorum = register.quorum
             quorum.wait_again(attempt, quorum.top, "no tombstone can be put over")
             attempt += 1
+            outcome = register.tombstone.write(ticket)
         return DONE if self.unmapping.unmap(place, slot, ticket) else MISSING
 
     # ---- objects that client journals name ------------------------------------------------------

@@ -4,6 +4,7 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.growth cimport ReplicatedSplitter
 from limpet.stores.fusee.links cimport *
 from limpet.stores.fusee.snapshot cimport ReplicatedSlot
@@ -32,7 +33,7 @@ cdef class Recycling:
     cdef bint _is_linked(self, u64 reference) except -1
     @cython.locals(replica=Replica, ident=u64, buffer=u64)
     cpdef int dispose(self, u64 reference) except -1
-    @cython.locals(replica=Replica, row=int, side=int, reference=u64)
+    @cython.locals(replica=Replica, at=int, word=u64, reference=u64, last=u64)
     cpdef set buffers_named(self)
 
 @cython.final

@@ -20,11 +20,11 @@ leaves the register in the client journal.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.links import DEATH, ENTRY_SIZE, OLD, PLACE_BITS
 from limpet.stores.fusee.log import LoggedObjects
@@ -115,8 +115,10 @@ class Recycling:
             for replica in self.quorum.replicas:
                 ident = replica.word(0)
                 if ident:
-                    with contextlib.suppress(NodeFailed):
+                    try:
                         self.endpoint.cas(self.register.address(replica.k), ident, 0)
+                    except NodeFailed:
+                        continue
             # CRASH(register-given-up): the client journal names it; its recovery goes on.
             for buffer in self.buffers_named():
                 self.heap.free(buffer)
@@ -125,12 +127,16 @@ class Recycling:
         """References to all buffers that the register names, on any node in service."""
         found = set()
         self.quorum.read_pointers()
+        last = 0
         for replica in self.quorum.replicas:
-            for row in range(self.register.writers):
-                for side in range(2):
-                    reference = replica.named(row, side) & REFERENCE_MASK
-                    if reference and self.heap.plausible(reference):
-                        found.add(reference)
+            for at in range(2 * self.register.writers):
+                word = replica.pointers[at]
+                if word >> 48 & 0xFF == VACANT_CLASS:
+                    continue  # empty, or the number of a tombstone
+                reference = word & REFERENCE_MASK
+                if reference and reference != last and self.heap.plausible(reference):
+                    found.add(reference)
+                    last = reference
         return found
 
 

@@ -593,14 +593,14 @@ ROUND_TRIPS = {
     "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
     "clover": _CLOVER,
     # on two nodes, so one replica
-    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 6, "large get": 2},
+    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 5, "large get": 2},
     "dm-abd": {
         "get": 2,
         "miss": 1,
         "insert": 3,
         "update": 2,
         "put": 2,
-        "delete": 6,
+        "delete": 5,
         "large get": 2,
     },
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
