@@ -168,9 +168,10 @@ def exercise(url: str) -> str:
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: Any) -> Iterator[Victim]:
     url = f"shm://test-fuzz-{os.getpid()}"
-    given_ = {f.name: getattr(PARAMETERS, f.name) for f in dataclasses.fields(PARAMETERS)}
+    names = {f.name for f in dataclasses.fields(PARAMETERS)} - {"lease_us", "latency_ns"}
+    given_ = {name: getattr(PARAMETERS, name) for name in names}
     try:
-        with limpet.create(url, **given_) as pool:
+        with limpet.create(url, **given_, lease=PARAMETERS.lease) as pool:
             store = pool.store("race", name="s", capacity=100)
             store.put_many(PAIRS)
             store.delete(b"7")

@@ -256,7 +256,7 @@ class Notes:
     def close(self, row: int) -> bool:
         """Count one element as done with; False: we were declared dead. 1 round trip."""
         endpoint = self.endpoint
-        number = -1
+        number, at, word = -1, 0, 0
         if self.taken and len(self.taken) >= self.tasks.ours():
             self.unsure = True
             number = self.taken[0]
