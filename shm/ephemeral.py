@@ -54,7 +54,7 @@ from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from limpet.shm.backends.backend import Location
-    from limpet.shm.parameters import PoolParameters
+    from limpet.shm.backends.superblock import Superblock
 
 TEMPORARY: Final = "temporary-"
 """The names of pools that `limpet.temporary` makes begin so."""
@@ -72,8 +72,10 @@ class _InUseError(Exception):
 class Onlooker:
     """The clients of a pool, seen by a process that is none of them."""
 
-    def __init__(self, url: str, control: nodes.MemoryNode, parameters: PoolParameters) -> None:
+    def __init__(self, url: str, control: nodes.MemoryNode, block: Superblock) -> None:
+        parameters = block.parameters
         self.control = control
+        self.uuid = block.uuid
         self.parameters = parameters
         self.endpoint = Endpoint()
         self.endpoint.attach(CONTROL_NODE, control.map, control.size, None, 0, control.watched_fd)
@@ -115,51 +117,76 @@ class Onlooker:
         if self.anybody():
             raise _InUseError
 
+    def remove(
+        self, location: Location, timeout_s: float = PATIENCE_S, dry_run: bool = False
+    ) -> bool:
+        """Remove the pool if it is over, or only look; whether it was."""
+        try:
+            self.require_nobody()
+            if not dry_run:
+                unlink_all(
+                    location, uuid=self.uuid, timeout_s=timeout_s, leave=self.require_nobody
+                )
+        except (_InUseError, LimpetError, OSError):
+            return False
+        return True
+
     def close(self) -> None:
         self.endpoint.detach()
         self.members.close()
+        self.control.close()
 
 
-def remove(
-    location: Location,
-    uuid: bytes | None = None,
-    *,
-    timeout_s: float | None = None,
-    waits: bool = False,
-    dry_run: bool = False,
-) -> bool:
+def remove(location: Location, uuid: bytes | None = None, *, timeout_s: float = PATIENCE_S) -> bool:
     """Remove the ephemeral pool at a location if it is over; whether it was.
 
     `uuid`: of the pool, if it must be that one. `timeout_s`: for the name, while another process
-    holds it; by default PATIENCE_S. `waits`: for leases. `dry_run`: remove nothing. False for all
-    other pools, those of other users, and where there is none.
+    holds it. False for all other pools, those of other users, and where there is none.
     """
-    if location.reuses_memory:
+    onlooker = _onlooker_at(location, uuid)
+    if onlooker is None:
         return False
+    try:
+        return onlooker.remove(location, timeout_s)
+    finally:
+        onlooker.close()
+
+
+def _removed(location: Location, dry_run: bool) -> bool:
+    """`remove`, after a wait for leases, which a signal handler can end."""
+    onlooker = uninterrupted(lambda: _onlooker_at(location), _forget)
+    if onlooker is None:
+        return False
+    try:
+        onlooker.wait()
+        return uninterrupted(lambda: onlooker.remove(location, dry_run=dry_run))
+    except (LimpetError, OSError):
+        return False
+    finally:
+        uninterrupted(onlooker.close)
+
+
+def _onlooker_at(location: Location, uuid: bytes | None = None) -> Onlooker | None:
+    """Of the ephemeral pool at a location, if there is one."""
+    if location.reuses_memory:
+        return None
     try:
         control, block = nodes.open_(location, CONTROL_NODE, options=NodeOptions())
     except (LimpetError, OSError):
-        return False
-    try:
-        if not block.parameters.ephemeral or uuid not in (None, block.uuid):
-            return False
-        onlooker = Onlooker(location.url, control, block.parameters)
-        try:
-            if waits:
-                onlooker.wait()
-            onlooker.require_nobody()
-            if not dry_run:
-                patience_s = PATIENCE_S if timeout_s is None else timeout_s
-                unlink_all(
-                    location, uuid=block.uuid, timeout_s=patience_s, leave=onlooker.require_nobody
-                )
-            return True
-        finally:
-            onlooker.close()
-    except (_InUseError, LimpetError, OSError):
-        return False
-    finally:
+        return None
+    if not block.parameters.ephemeral or uuid not in (None, block.uuid):
         control.close()
+        return None
+    try:
+        return Onlooker(location.url, control, block)
+    except (LimpetError, OSError):
+        control.close()
+        return None
+
+
+def _forget(onlooker: Onlooker | None) -> None:
+    if onlooker is not None:
+        onlooker.close()
 
 
 def require_there(url: str, control: nodes.MemoryNode, uuid: bytes) -> None:
@@ -185,15 +212,19 @@ def prune(url: str = "", *, dry_run: bool = False) -> list[dict[str, Any]]:
     host, is waited for as long as its lease lasts. Returns a dict for each: url, bytes, and `what`
     it was, "ephemeral" or "half-created". `dry_run`: only look.
     """
-    return uninterrupted(lambda: [row for at in _locations(url) for row in _pruned(at, dry_run)])
+    return [row for at in _locations(url) for row in _pruned(at, dry_run)]
 
 
 def sweep(url: str = "", prefix: str = "") -> None:
     """Remove the ephemeral pools in shared memory that are over, or the one at a URL; without a
     wait. `prefix`: only those whose names begin so."""
-    for location in _locations(url):
-        if location.url.startswith(f"{location.scheme}://{prefix}"):
-            remove(location, timeout_s=0)
+
+    def look() -> None:
+        for location in _locations(url):
+            if location.url.startswith(f"{location.scheme}://{prefix}"):
+                remove(location, timeout_s=0)
+
+    uninterrupted(look)
 
 
 def _locations(url: str) -> list[Location]:
@@ -204,9 +235,11 @@ def _locations(url: str) -> list[Location]:
 
 def _pruned(location: Location, dry_run: bool) -> list[dict[str, Any]]:
     size = sum(row["bytes"] for row in list_pools(location.url))
-    if remove(location, waits=True, dry_run=dry_run):
+    if _removed(location, dry_run):
         what = "ephemeral"
-    elif has_leftovers(location) and (dry_run or remove_leftovers(location)):
+    elif uninterrupted(
+        lambda: has_leftovers(location) and (dry_run or remove_leftovers(location))
+    ):
         what = "half-created"
     else:
         return []

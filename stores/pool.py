@@ -31,7 +31,6 @@ from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.shm.times import LONGEST_S, MS, Seconds, units_of
-from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores import contents
 from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.core.base import made_for
@@ -100,7 +99,7 @@ class Pool(PoolCore, ChannelCalls):
         keep it as long as they have it open. If all of them are killed, the next call of
         `temporary`, `limpet ls` or `limpet prune` removes it. Parameters and errors as of `create`.
         """
-        uninterrupted(lambda: ephemeral.sweep(prefix=ephemeral.TEMPORARY))
+        ephemeral.sweep(prefix=ephemeral.TEMPORARY)
         name = f"{ephemeral.TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
         return cls.create(
             f"shm://{name}", nodes=nodes, node_size=node_size, ephemeral=True, **parameters

@@ -197,23 +197,41 @@ def test_clients_that_stand_still_or_lost_their_locks_keep_the_pool(url: str) ->
     assert [row["what"] for row in limpet.prune(url)] == ["ephemeral"]
 
 
-def test_client_of_another_container_is_known_to_be_dead_by_its_lease(url: str) -> None:
+def left_by_another_container(url: str, lease: float) -> None:
+    """An ephemeral pool whose only client died in another PID namespace."""
     container = ["unshare", "-pf", "--mount-proc"]
     if subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"this user may not run {' '.join(container)}")
     code = (
-        "import limpet, os, sys; pool = limpet.create(sys.argv[1], node_size='1MiB', lease=0.2, "
-        "multi_host=True, ephemeral=True); os._exit(9)"
+        "import limpet, os, sys; pool = limpet.create(sys.argv[1], node_size='1MiB', "
+        f"lease={lease}, multi_host=True, ephemeral=True); os._exit(9)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [*container, sys.executable, "-c", code, url], env=environment, check=False
     )
     assert done.returncode == 9
+
+
+def test_client_of_another_container_is_known_to_be_dead_by_its_lease(url: str) -> None:
+    left_by_another_container(url, 0.2)
     run("ls", url)
     assert is_there(url)  # a look is no wait
     assert [row["what"] for row in limpet.prune(url)] == ["ephemeral"]
     assert not is_there(url)
+
+
+def test_signal_handler_ends_the_wait_for_a_lease(url: str) -> None:
+    left_by_another_container(url, 3600)
+
+    def interrupted() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            limpet.prune(url)
+
+    assert exit_code(fork(interrupted, 30)) == 0
+    assert is_there(url)
 
 
 def test_prune_removes_what_a_killed_creator_has_left(url: str, pools: Any) -> None:
