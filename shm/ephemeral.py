@@ -124,9 +124,7 @@ class Onlooker:
         try:
             self.require_nobody()
             if not dry_run:
-                unlink_all(
-                    location, uuid=self.uuid, timeout_s=timeout_s, leave=self.require_nobody
-                )
+                unlink_all(location, uuid=self.uuid, timeout_s=timeout_s, leave=self.require_nobody)
         except (_InUseError, LimpetError, OSError):
             return False
         return True
@@ -237,9 +235,7 @@ def _pruned(location: Location, dry_run: bool) -> list[dict[str, Any]]:
     size = sum(row["bytes"] for row in list_pools(location.url))
     if _removed(location, dry_run):
         what = "ephemeral"
-    elif uninterrupted(
-        lambda: has_leftovers(location) and (dry_run or remove_leftovers(location))
-    ):
+    elif uninterrupted(lambda: has_leftovers(location) and (dry_run or remove_leftovers(location))):
         what = "half-created"
     else:
         return []

@@ -224,11 +224,14 @@ def test_client_of_another_container_is_known_to_be_dead_by_its_lease(url: str) 
 def test_signal_handler_ends_the_wait_for_a_lease(url: str) -> None:
     left_by_another_container(url, 3600)
 
+    def prune() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        limpet.prune(url)
+
     def interrupted() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-            limpet.prune(url)
+            prune()
 
     assert exit_code(fork(interrupted, 30)) == 0
     assert is_there(url)
