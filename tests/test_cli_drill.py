@@ -85,6 +85,12 @@ def wait_for_clients(process: Process, count: int) -> list[psutil.Process]:
     return children
 
 
+def test_lease_that_cannot_be_is_refused() -> None:
+    shown = CliRunner().invoke(main, ["drill", "race", "--lease", "nan"])
+    assert shown.exit_code == 2
+    assert "--lease is a time in seconds, not nan" in shown.output
+
+
 @pytest.mark.exhaustive("seconds of processes")
 def test_drill_of_a_store_needs_no_command_and_reports_as_json(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"

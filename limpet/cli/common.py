@@ -18,6 +18,7 @@ import click
 
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError
+from limpet.shm.times import LONGEST_S, MS, units_of
 
 if TYPE_CHECKING:
     # `limpet ls --json` and others need none of it; it would cost them 50 ms.
@@ -91,7 +92,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Report as JS
 
 def in_ms(ctx: click.Context, param: click.Parameter, seconds: float) -> int:
     """The callback of an option in seconds that a command takes in ms."""
-    return round(1000 * seconds)
+    return units_of(param.opts[0], seconds, MS, LONGEST_S * MS)
 
 
 hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
