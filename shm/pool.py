@@ -75,7 +75,7 @@ from limpet.shm.parameters import Latency, PoolParameters, latency_ns
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.replacement import Replacement
 from limpet.shm.replicas.view import View
-from limpet.shm.times import Seconds, seconds_of
+from limpet.shm.times import LONGEST_S, NS, Seconds, seconds_of, units_of
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -619,9 +619,8 @@ class PoolCore:
         `fence_command`: how to switch off a host whose lease is over, in a pool with
         `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
         """
-        return housekeeping.watch(
-            self, seconds_of("interval_s", interval_s), fence_command, until_destroyed
-        )
+        pause_s = units_of("interval_s", interval_s, NS, LONGEST_S * NS) / NS
+        return housekeeping.watch(self, pause_s, fence_command, until_destroyed)
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""

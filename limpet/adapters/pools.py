@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import limpet
-from limpet.shm.times import LONGEST_S
+from limpet.shm.times import LONGEST_S, Seconds, seconds_of
 from limpet.stores.registry import CACHES
 
 T = TypeVar("T")
@@ -165,6 +165,6 @@ def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: floa
     return True
 
 
-def lifetime(seconds: float) -> float:
+def lifetime(time: Seconds) -> float:
     """A time to live, of which a cache takes at most a hundred years."""
-    return min(seconds, LONGEST_S)
+    return min(seconds_of("ttl", time), LONGEST_S)

@@ -69,6 +69,9 @@ def test_pool_options_are_times(pools: Any) -> None:
             pools(**given)
     with pytest.raises(limpet.ParameterError, match=r"no parameter lease_us; it has .*lease"):
         pools(lease_us=1000)
+    for given in (-1, math.inf, math.nan):
+        with pytest.raises(limpet.ParameterError, match="interval_s"):
+            pool.watch(given)
 
 
 def test_timeouts_are_times(pools: Any) -> None:
