@@ -338,7 +338,7 @@ def cache_works(pool: Any, draw: random.Random) -> Works:
         "add": lambda: cache.add(key(), value()),
         "replace": lambda: cache.replace(key(), value()),
         "get": lambda: cache.get(key()),
-        "touch": lambda: cache.touch(key(), 1000),
+        "touch": lambda: cache.touch(key(), 1),
         "expires_in": lambda: cache.expires_in(key()),
         "delete": lambda: cache.delete(key()),
         "pop": lambda: cache.pop(key()),

@@ -136,7 +136,7 @@ def kill(
     are others than these that were `seen`."""
     endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
     at = slot_address(slot)
-    looked_ns = time.monotonic_ns()
+    looked_ns = 0
 
     def sure() -> bool:
         nonlocal looked_ns
@@ -146,10 +146,6 @@ def kill(
             return False
         if locks is not None and not locks.mapped_by(pid):
             return False
-        log.warning(
-            "%s: killing process %d: it stood still for %.3f s and others wait for %s",
-            membership.pool, pid, membership.lease_s, what,
-        )  # fmt: skip
         # ORDER: last, as what comes before may take long.
         looked_ns = time.monotonic_ns()
         return seen is None or membership.activity(slot) == seen
@@ -159,7 +155,14 @@ def kill(
             return 0
     except PermissionError:  # another user's
         return 0
-    return max(1, time.monotonic_ns() - looked_ns)
+    if not looked_ns:
+        return 1  # it has died by itself
+    took_ns = time.monotonic_ns() - looked_ns
+    log.warning(
+        "%s: killed process %d: it stood still for %.3f s and others wait for %s",
+        membership.pool, pid, membership.lease_s, what,
+    )  # fmt: skip
+    return max(1, took_ns)
 
 
 class Heart:

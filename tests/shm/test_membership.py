@@ -329,7 +329,9 @@ def test_own_second_handle_is_never_fenced(pools: Any) -> None:
     assert [event["kind"] for event in pool.events()] == ["suspended"]
 
 
-def test_client_that_gets_on_between_judgement_and_kill_lives(pools: Any) -> None:
+def test_client_that_gets_on_between_judgement_and_kill_lives(
+    pools: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     pool = pools()
     store = pool.store("race", capacity=64)
     membership = pool.membership
@@ -338,12 +340,14 @@ def test_client_that_gets_on_between_judgement_and_kill_lives(pools: Any) -> Non
         seen = membership.activity(slot)
         other.do("pin")
         assert not membership.end(slot, word, "what it had", seen)
+        assert caplog.records == []
         other.do("unpin")
         assert other.do("get") is None
         assert pool.events() == []
         other.stop()
         assert membership.end(slot, word, "what it has", membership.activity(slot))
         assert other.reap() == -signal.SIGKILL
+    assert ["killed process" in message for message in caplog.messages] == [True]
     assert [event["kind"] for event in pool.events()] == ["fenced"]
 
 
