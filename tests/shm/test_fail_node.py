@@ -280,6 +280,9 @@ def test_device_that_does_not_answer_is_away_and_not_foreign(tmp_path: Path) -> 
 def test_lost_control_segment_is_never_a_reason_to_destroy(url: str, tmp_path: Path) -> None:
     (tmp_path / "away").rename(tmp_path / "pool" / "node.1")
     with limpet.open(url) as pool:
+        # It looks at the segment now and then; a pure build would end by SIGBUS amid such a look.
+        pool.membership.heart.stop()
+        pool.membership.heart.join()
         os.truncate(tmp_path / "pool" / "control", 0)
         with pytest.raises(
             limpet.NodeFailed, match="no client can go on without it; bring"
