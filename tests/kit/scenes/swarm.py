@@ -42,7 +42,7 @@ def _lock_is_refused(pools: Any) -> None:
     scene = Scene(pools, 4)
     ahead, stale, reader, last = scene.clients
     ahead.pool.clock.after(ahead.pool.clock.guess() + HOUR_US)
-    ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", None, 3))
+    ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", scene.nodes[1]))
     # it has seen that at the first replica, and its own guess is at a majority
     assert not stale.begin(
         functools.partial(stale.store.update, b"k", b"A"), verb_on("read_words", None, 3)
@@ -89,7 +89,9 @@ def _minority_is_lost(pools: Any) -> None:
     """A value is read that only the first replica has, whose node is lost then."""
     scene = Scene(pools, 3)
     writer, reader, later = scene.clients
-    writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", None, 3))
+    writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
     seen = reader.store.get(b"k")
     scene.pool.fail_node(scene.nodes[0])
     seen_later = later.store.get(b"k")
@@ -111,7 +113,8 @@ def _meet_a_tombstone(scene: Scene) -> tuple[Puppet, Puppet]:
     """A DELETE stands still, with its tombstone at one replica; a guess has met that. Both."""
     deleter, writer = scene.clients[:2]
     assert not deleter.begin(
-        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+        functools.partial(deleter.store.delete, b"k"),
+        verb_on_address("cas", scene.word(1, deleter)),
     )
     assert not writer.begin(
         functools.partial(writer.store.put, b"k", b"new"), verb_on("read_words", scene.nodes[0], 2)
@@ -210,7 +213,8 @@ def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
     for side in range(2):
         scene.pool.endpoint.store(scene.place.pointer(k, row, side), named)
     assert not deleter.begin(
-        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+        functools.partial(deleter.store.delete, b"k"),
+        verb_on_address("cas", scene.word(1, deleter)),
     )
     freed: list[int] = []
 

@@ -40,7 +40,9 @@ def _minority_is_lost(pools: Any) -> None:
     """A value is read that only the first replica has, whose node is lost then."""
     scene = Scene(pools, 3)
     writer, reader, later = scene.clients
-    writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", None, 3))
+    writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
     (seen,) = reader.store.get_many([b"k"])
     scene.pool.fail_node(scene.nodes[0])
     (seen_later,) = later.store.get_many([b"k"])
