@@ -194,8 +194,8 @@ class Row:
         """Take our words of M, the buffers that we have and the side of the next WRITE from the
         words read; False: neither side can be written to, and `repair` comes first.
 
-        A side can be written to if no replica's greatest tuple leads there and the replicas agree on
-        its buffer.
+        A side can be written to if no replica's greatest tuple leads there, and the replicas agree
+        on its buffer.
         """
         self.quorum.need_row(self.writer)
         self.take_words()
