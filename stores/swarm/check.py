@@ -154,7 +154,8 @@ def _points_of_row(quorum: Quorum, writer: int) -> set[str]:
             if own and reference and side != side_of(own) and replica.word(0):
                 with contextlib.suppress(NodeFailed):
                     at = place.beside(reference, replica.k)
-                    header = np.frombuffer(quorum.endpoint.read(at, HEADER), dtype="<u8").tolist()
+                    words = place.heap.endpoint.read(at, HEADER)
+                    header = np.frombuffer(words, dtype="<u8").tolist()
                     if header[1] == place.ident and header[0] >> STAMP_SHIFT > stamp_of(own):
                         found.add("turned")
     return found
