@@ -197,7 +197,7 @@ def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
 
 def _pointer_is_in_use_and_the_tombstone_is_lost(pools: Any) -> None:
     """A writer's first update was cut off before a word of M led to its buffer, so the row is taken
-    for empty. Later it cannot write there, meets a tombstone at a minority, and is killed: the
+    for empty. Its second update cannot write there, meets a tombstone at a minority, and is killed: the
     value stands."""
     scene = Scene(pools, 1)
     (deleter,) = scene.clients
@@ -224,8 +224,7 @@ def _pointer_is_in_use_and_the_tombstone_is_lost(pools: Any) -> None:
 
 def cut_off_at_the_word_of_m(scene: Scene, writer: Puppet) -> None:
     """End the first update of a writer when a pointer names its buffer and no word of M leads
-    there. Then it remembers its row as empty."""
-    assert writer.store.get(b"k") == b"old"
+    there. Then it remembers its row as empty, and its second update finds the pointer in use."""
     assert not writer.begin(
         functools.partial(writer.store.update, b"k", b"new"),
         verb_on_address("cas", scene.word(0, writer)),

@@ -68,13 +68,15 @@ def _clock_is_behind(pools: Any) -> None:
 
 def _pointer_is_in_use(pools: Any) -> None:
     """A first update was cut off when a pointer named its buffer and no word of M led there. So the
-    row is taken for empty, and a batch finds the pointer in use."""
+    row is taken for empty, and a batch finds the pointer in use. A node may be lost after it."""
     scene = Scene(pools, 1)
     writer = Puppet(pools, scene.pool.url, "swarm")
+    writer.store.put(b"j", b"")
     cut_off_at_the_word_of_m(scene, writer)
     for value in (b"of a batch", b"of another"):
-        writer.store.put_many([(b"k", value)])
-        assert writer.store.get(b"k") == scene.store.get(b"k") == value
+        writer.store.put_many([(b"j", value), (b"k", value)])
+    scene.pool.fail_node(scene.nodes[1])
+    assert writer.store.get(b"k") == scene.store.get(b"k") == value
 
 
 STEPS: Final = (
