@@ -341,12 +341,12 @@ EXPLORED: Final = (
             replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),
             replaced("swarm/write_back", "WriteBack._put_copy", puts_into_the_writers_row),
         ),
-        exploration={"program": STALE},
+        exploration={"program": "ub ub gb|ub gb|gb gb"},
     ),
     Mutant(
         "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
         (replaced("swarm/words", "placed", placed_without_writer),),
-        exploration={"program": "ua ga|ua ga|ga ga|ga"},
+        exploration={"program": "ub gb|ub gb|gb gb|gb"},
     ),
     Mutant(
         "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
@@ -356,7 +356,7 @@ EXPLORED: Final = (
     Mutant(
         "buffer-is-given-up-without-a-journal", ("leaked",),
         (replaced("swarm/row", "Row.give_up", gives_up_without_a_hand),),
-        exploration={"program": "ua ua|ga", "crashes": 1},
+        exploration={"program": "ua ua da|ga", "crashes": 1},
     ),
     Mutant(
         "kept-without-a-look-at-the-ident", ("leaked",),
