@@ -9,16 +9,22 @@ says (safe_guess.py); none knows of the others. The verbs of a phase are posted:
         memory before (safe_guess.py)
     3   line 6 of all: the replicas of each register are read; its value, the pointer to a new
         buffer, and its word of M are written. MAX depends on the CAS of the pointer (trap S13), or
-        MAX and the value on the read of the ident, on the same node
+        MAX and the value on a read of the ident, on the same node
     4   in the background, what follows a WRITE: tuples are VERIFIED, and values put in place
 
 So 19 updates are 1 round trip, or 2. A row goes on by itself after phase 3 if its guess was not
 good, or its own row in the register was not in order: as a single WRITE does, from there on, with
 the tuple that it has guessed. It never guesses again in this operation. Keys that the cache does
 not have, whose row is not in order before phase 3, whose value does not suit their buffer, or for
-which there is no memory, are LEFT: they
-are put singly, after the batch. So are those that met a tombstone, whose guess is withdrawn by
-then.
+which there is no memory, are LEFT: they are put singly, after the batch. So are those that met a
+tombstone, whose guess is withdrawn by then.
+
+A single WRITE uses a buffer again if all replicas that it has read have the ident. Here each
+replica is asked alone, as no verb can depend on those of other nodes. One ident is enough for the
+memory: no buffer is freed before the ident is cleared on every replica (unmapping.py), so what one
+read has seen is safe until our pin ends. A tuple that gets to some replicas of a register that is
+being given up is below its tombstone, which a majority has by then; the WRITE finds idents missing,
+and withdraws its guess.
 
 A batch takes 19 of the 23 places of the client journal: a row that goes on may need three more, for
 a copy that it writes back and for the buffers that it gives up.

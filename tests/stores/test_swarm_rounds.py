@@ -5,6 +5,7 @@ And what it refuses: parameters that cannot be, clients that have no number as a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -791,3 +792,25 @@ def test_a_client_without_a_number_reads_what_is_at_a_minority(pools: Any, numbe
     assert ninth.get(b"k") == b"old"
     assert writer.go()
     assert ninth.get(b"k") == b"new"
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_row_has_two_buffers_or_one_while_blocks_are_short(pools: Any, short: bool) -> None:
+    """Of a key that is written on and on."""
+    pool = pools(nodes=3, node_size="1MiB")
+    store = pool.store("swarm", name="test", capacity=20)
+    store.put(b"k", b"0")
+    if short:
+        others = pool.store("fusee", name="others", capacity=20, replicas=3)
+        with contextlib.suppress(limpet.StoreFull):
+            for number in itertools.count():
+                others.insert(b"%d" % number, bytes(3000))
+    for number in range(40):
+        store.update(b"k", b"%d" % number)
+    (reference,) = store.slots_taken()
+    recycling = store.register.recycling
+    assert recycling.visit(reference)
+    assert len(recycling.buffers_named()) == (1 if short else 2)
+    assert store.get(b"k") == b"39"
+    store.check()
+    assert pool.audit()["leaked"] == 0

@@ -197,8 +197,8 @@ def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
 
 def _pointer_is_in_use_and_the_tombstone_is_lost(pools: Any) -> None:
     """A writer's first update was cut off before a word of M led to its buffer, so the row is taken
-    for empty. Its second update cannot write there, meets a tombstone at a minority, and is killed: the
-    value stands."""
+    for empty. Its second update cannot write there, meets a tombstone at a minority, and is killed:
+    the value stands."""
     scene = Scene(pools, 1)
     (deleter,) = scene.clients
     writer = Puppet(pools, scene.pool.url, "swarm")
