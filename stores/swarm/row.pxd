@@ -4,9 +4,9 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
-from limpet.shm.endpoint.slots cimport *
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.shm.endpoint.words cimport *
+from limpet.shm.endpoint.words cimport LARGE_CLASS
 from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport OLD
 from limpet.stores.swarm.layout cimport *
