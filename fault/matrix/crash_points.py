@@ -111,7 +111,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
         {"leaf-installed", "leaf-locked", "leaf-locked-early"}
     ),
     "stores/swarm/unmapping.py": frozenset({"register-given-up"}),
-    "stores/swarm/replica.py": frozenset({"pointer", "put"}),
+    "stores/swarm/replica.py": frozenset({"pointer", "put", "turned"}),
     "stores/swarm/row.py": frozenset({"emptied"}),
     "stores/swarm/safe_guess.py": frozenset({"verified"}),
     "stores/swarm/key_register.py": frozenset({"entombed"}),

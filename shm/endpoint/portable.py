@@ -769,6 +769,13 @@ class Endpoint:
             return ~u64(expected) & WORD_MAX
         return self.post_cas(addr, expected, desired)
 
+    def post_gather_if(
+        self, first: int, wanted: int, addr: int, words: Any, count: int, one: bytes, two: bytes
+    ) -> int:
+        """Post `write_gather`, to be done only if the verb with the ticket `first`, posted in this
+        phase on the same node, has the result `wanted`."""
+        return self.post_gather(addr, words, count, one, two) if first == wanted else 0
+
     def post_faa(self, addr: int, delta: int) -> int:
         """Post `faa`; the ticket of its result."""
         found: int = self._unlooked(addr, self.faa, addr, delta)

@@ -163,6 +163,21 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
 
         return self._ticketed(CAS, post, addr, expected, desired)
 
+    def post_gather_if(
+        self, first: int, wanted: int, addr: int, words: Any, count: int, one: bytes, two: bytes
+    ) -> int:
+        data = array("Q", _part(words, count) if count else b"")
+        self.phase.require_sound(WRITE, addr, wanted, *data)
+        earlier = self.phase.earlier(first, addr)
+        gather = super().post_gather
+
+        def post() -> int:
+            # on one node, the earlier verb is done by now
+            return gather(addr, data, count, one, two) if earlier.result == wanted else 0
+
+        self.phase.post(WRITE, addr, post)
+        return 0
+
     def post_faa(self, addr: int, delta: int) -> int:
         return self._ticketed(FAA, super().post_faa, addr, delta)
 

@@ -297,7 +297,7 @@ class Phase:
         posted = self._results.get(ticket)
         if posted is None or ticket not in self._open or posted.node != addr >> 40:
             raise PhaseError(
-                f"cas at {addr:#x} depends on a verb that is not of its phase and node: {posted}"
+                f"the verb at {addr:#x} depends on one that is not of its phase and node: {posted}"
             )
         return posted
 

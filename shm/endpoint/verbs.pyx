@@ -89,8 +89,8 @@ Phases, and posted verbs
     Order. The posted verbs of a phase happen in the order in which they were posted on each node,
     and in any order across nodes. All have happened when `wait` returns. A verb that is not posted
     happens after those that were posted on its own node. Words of the control segment are not
-    posted. The verb of `post_cas_if` depends on an earlier one of its phase, on the same node: it
-    happens only if that one had a certain result. (The server of a node could decide that, and no
+    posted. The verbs of `post_cas_if` and `post_gather_if` depend on an earlier one of their phase,
+    on the same node: they happen only if that one had a certain result. (The server of a node could decide that, and no
     NIC on another one.) If a node is lost, a posted verb raises NodeFailed here or in its `wait`;
     the other verbs of the phase may have happened. Before any verb raises NodeFailed, all posted
     ones are done or given up.
@@ -658,6 +658,14 @@ cdef class Endpoint:
         The result is another word than `expected` if it was not done.
         """
         return self.post_cas(addr, expected, desired) if first == wanted else ~expected
+
+    def post_gather_if(
+        self, u64 first, u64 wanted, u64 addr, u64[::1] words, Py_ssize_t count, bytes one,
+        bytes two
+    ):
+        """Post `write_gather`, to be done only if the verb with the ticket `first`, posted in this
+        phase on the same node, has the result `wanted`."""
+        return self.post_gather(addr, words, count, one, two) if first == wanted else 0
 
     cpdef u64 post_faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
         """Post `faa`; the ticket of its result."""

@@ -6,7 +6,7 @@ from limpet.stores.swarm.max_register cimport Insistence, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.replica cimport Replica
 from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.words cimport is_tombstone, side_of, time_of, tuple_word
+from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
 
 cdef class Abd(Protocol):
     cdef Insistence insistence

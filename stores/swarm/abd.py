@@ -20,11 +20,20 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, ROW, VERIFIED, WORDS
+from limpet.stores.swarm.layout import (
+    DONE,
+    HEADER,
+    NAMED,
+    NO_MEMORY,
+    REFUSED,
+    ROW,
+    VERIFIED,
+    WORDS,
+)
 from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import is_tombstone, side_of, time_of, tuple_word
+from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
 
 class Abd(Protocol):
@@ -37,9 +46,12 @@ class Abd(Protocol):
     def write(self, value: bytes) -> int:
         """WRITE; 2 round trips. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
         quorum, row = self.quorum, self.row
-        known, row.known = row.known, False
+        known, row.known = row.known and row.suits(len(value)), False
         writer = row.identify()
-        held = row.acquire(row.buffer, len(value))
+        if known:
+            held = row.take_turn(row.buffer, len(value))
+        else:
+            held = row.acquire(row.buffer, len(value))
         if held < 0:
             return NO_MEMORY
         outcome = quorum.gather(WORDS if known else ROW, quorum.majority)
@@ -49,15 +61,18 @@ class Abd(Protocol):
             outcome = self.max_register.confirm()
         if outcome == DONE:
             if known:
-                row.take_words()
-            elif not row.take_metadata():
+                row.renew_words()
+            elif row.take_metadata():
+                row.clear_side()
+            else:
                 outcome = row.repair()
         if outcome == DONE:
             w = tuple_word(
                 self.clock.after(time_of(quorum.top)), writer, VERIFIED, writer, row.side
             )
             row.buffer.prepare(self.register.ident, w, value)
-            row.retarget(held)
+            if held != NAMED:
+                row.retarget(held)
             row.buffer.ahead = ahead
             try:
                 outcome = self.max_register.write(w, row.buffer)
@@ -72,16 +87,22 @@ class Abd(Protocol):
             if row.buffer.published:
                 row.keep(held, row.buffer)
                 return DONE
-        row.client.release(held)
+        row.refuse(held)
         return outcome
 
     def _write_ahead(self, value: bytes) -> int:
-        """Write the value, without its header, to our buffer; bits: beside which replicas."""
+        """Write the value, without its header, to our buffer; bits: beside which replicas.
+
+        A buffer that our pointers name has the value of a tuple that was overtaken, with its
+        header. Until the header is written, its hash does not hold.
+        """
         quorum = self.quorum
         ahead = 0
         for n in range(quorum.read):
             k = quorum.order[n]
             address = self.register.beside(self.row.buffer.reference, k)
+            if self.row.buffer.named and not quorum.stands_at(k):
+                continue
             if address and value:
                 try:
                     self.endpoint.write(address + HEADER, value)
@@ -91,14 +112,11 @@ class Abd(Protocol):
         return ahead
 
     def _end(self, w: int, held: int) -> None:
-        """In the background: put the value in place, and give up the buffers it makes useless."""
+        """In the background: put the value in place, and remember our row."""
         quorum, row = self.quorum, self.row
         scope = self.endpoint.background(True)
         quorum.write_in_place(row.buffer)
-        row.recycle(w, row.buffer)
-        row.keep(held, row.buffer)
-        row.known = row.side >= 0
-        row.side = 1 - side_of(w)
+        row.end(w, held)
         self.endpoint.background(scope)
 
     def read(self) -> int:

@@ -48,7 +48,14 @@ class BatchRows:
         finder, cache = self.finder, self.finder.cache
         while len(self.registers) < BATCH:
             self.registers.append(
-                KeyRegister(self.pool, self.entry, self.owner, self.parameters, CAPACITY_MOST)
+                KeyRegister(
+                    self.pool,
+                    self.entry,
+                    self.owner,
+                    self.parameters,
+                    finder.register.row.turns,
+                    CAPACITY_MOST,
+                )
             )
         for row in range(count):
             cache.prefetch(keys[row])

@@ -30,7 +30,7 @@ cdef class BatchWrites(BatchPuts):
     @cython.locals(quorum=Quorum, row=Row)
     cdef bint _is_in_order(self, KeyRegister register) except -1
     @cython.locals(
-        allocator=Allocator, client=Client, count=int, row=int, register=KeyRegister, size=u64,
+        allocator=Allocator, client=Client, count=int, named=int, row=int, register=KeyRegister, size=u64,
         node=u64, reference=u64, value=bytes,
     )
     cpdef int make_all(self, Batch batch) except -1

@@ -4,19 +4,27 @@ Each key is in a row, with a register of its own (batch_reads.py), and is WRITte
 says (safe_guess.py); none knows of the others. The verbs of a phase are posted:
 
     1   only of rows whose state we do not remember (row.py): their words of M, of a majority
-    2   memory for all values; their buffers in the client journal, with their registers as link
-        addresses; all used bits. Then all guess: a WRITE has its memory before (safe_guess.py)
-    3   line 6 of all: the replicas of each register are read; its value, the pointer to it, and its
-        word of M are written. MAX depends on the CAS of the pointer, on the same node (trap S13)
-    4   in the background, what follows a WRITE: tuples are VERIFIED, values put in place, old
-        buffers given up
+    2   the buffers whose turn it is (row.py), or new ones: these are in the client journal, with
+        their registers as link addresses, and their used bits set. Then all guess: a WRITE has its
+        memory before (safe_guess.py)
+    3   line 6 of all: the replicas of each register are read; its value, the pointer to a new
+        buffer, and its word of M are written. MAX depends on the CAS of the pointer (trap S13), or
+        MAX and the value on a read of the ident, on the same node
+    4   in the background, what follows a WRITE: tuples are VERIFIED, and values put in place
 
 So 19 updates are 1 round trip, or 2. A row goes on by itself after phase 3 if its guess was not
 good, or its own row in the register was not in order: as a single WRITE does, from there on, with
 the tuple that it has guessed. It never guesses again in this operation. Keys that the cache does
-not have, whose row is not in order before phase 3, or for which there is no memory, are LEFT: they
-are put singly, after the batch. So are those that met a tombstone, whose guess is withdrawn by
-then.
+not have, whose row is not in order before phase 3, whose value does not suit their buffer, or for
+which there is no memory, are LEFT: they are put singly, after the batch. So are those that met a
+tombstone, whose guess is withdrawn by then.
+
+A single WRITE uses a buffer again if all replicas that it has read have the ident. Here each
+replica is asked alone, as no verb can depend on those of other nodes. One ident is enough for the
+memory: no buffer is freed before the ident is cleared on every replica (unmapping.py), so what one
+read has seen is safe until our pin ends. A tuple that gets to some replicas of a register that is
+being given up is below its tombstone, which a majority has by then; the WRITE finds idents missing,
+and withdraws its guess.
 
 A batch takes 19 of the 23 places of the client journal: a row that goes on may need three more, for
 a copy that it writes back and for the buffers that it gives up.
@@ -101,17 +109,27 @@ class BatchWrites(BatchPuts):
     # ---- phase 2 --------------------------------------------------------------------------------
 
     def make_all(self, batch: Batch) -> int:
-        """Allocate a buffer for each row, which the client journal then names; how many. The batch
-        ends at a row for which no memory is ready. If that is the first row, it becomes LEFT."""
+        """Have a buffer for each row: that of the side whose turn it is, or a new one, which the
+        client journal then names; how many. The batch ends at a row for which no memory is ready.
+        If that is the first row, it becomes LEFT."""
         allocator, client = self.allocator, self.client
         allocator.begin_batch()
         count = 0
+        named = 0
         for row in range(batch.count):
             if batch.states[row] != READY:
                 continue
             register = self.rows.registers[row]
             value = batch.values[row]
             size = HEADER + len(value)
+            if not register.row.suits(len(value)):
+                batch.states[row] = LEFT
+                continue
+            if register.row.is_named():
+                batch.places[row] = register.row.take_turn(register.row.buffer, len(value))
+                register.row.prefetch(len(value))
+                named += 1
+                continue
             node = register.place.node
             if (
                 allocator.heap.size_class(size) == LARGE_CLASS
@@ -122,21 +140,21 @@ class BatchWrites(BatchPuts):
                 continue
             reference = allocator.next_object(node, size, self.replicas)
             if not reference:
-                if count:
+                if count or named:
                     batch.end(row)  # the next batch begins with it
                     break
                 batch.states[row] = LEFT
                 continue
             # ORDER: the link address before the first pointer.
             batch.places[row] = client.log(reference, register.place.link_address())
-            register.row.take(reference)
+            register.row.buffer.use(reference, False)
             register.row.prefetch(len(value))
             batch.references[count] = reference
             count += 1
         if count:
             # ORDER: used after they are in the client journal.
             allocator.heap.take_all(batch.references, count)
-        return count
+        return count + named
 
     # ---- phases 3 and 4 -------------------------------------------------------------------------
 
@@ -173,6 +191,8 @@ class BatchWrites(BatchPuts):
                 if batch.states[row] == READY:
                     register = self.rows.registers[row]
                     protocol: Any = register.protocol
+                    # until it is known how the WRITE has ended
+                    self.finder.cache.words[self.rows.at[row] + 4] = 0
                     # ORDER: the tuple before its verbs: once one of them may have happened, the row
                     # is brought to its end.
                     batch.words[row] = protocol.begin(batch.values[row])

@@ -13,7 +13,9 @@ is two adjacent cache lines:
     2     its ident
     3     bits 56-63 how often it was looked for; of the register (layout.py): bits 32-55 area, bits
           14-27 length of the value in place when it was seen last, bits 0-13 capacity
-    4     our client id and empty side, if our words of M are known (row.py); or 0
+    4     the number under which the state of our row is known, and the side of the next WRITE
+          (row.py); or 0: it is not known
+    5, 6  the buffer that each of our two pointers names; 0: none
     then  our word of M on each replica
     last  KEY_WORDS: the key, and, in the last byte, its length; LONG: it is in `long_keys`
 
@@ -37,7 +39,7 @@ LEFT: Final = 2
 USES_SHIFT: Final = 56
 USE: Final = 1 << 56
 USES_MAX: Final = 255
-KEY_WORDS: Final = 8
+KEY_WORDS: Final = 6
 KEY_MAX: Final = 8 * KEY_WORDS - 1
 LENGTH_SHIFT: Final = 56
 LONG: Final = 255

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import NodeFailed
@@ -11,8 +14,8 @@ from limpet.stores.fusee.links import BUFFER, OLD, Link, is_slot
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_WORDS
-from limpet.stores.swarm.layout import DELETED, DONE, GONE, VERIFIED
-from limpet.stores.swarm.words import is_tombstone, row_of, side_of, writer_of
+from limpet.stores.swarm.layout import DELETED, DONE, GONE, HEADER, STAMP_SHIFT, VERIFIED
+from limpet.stores.swarm.words import is_tombstone, row_of, side_of, stamp_of, writer_of
 
 if TYPE_CHECKING:
     from limpet.stores.swarm.key_register import KeyRegister
@@ -133,12 +136,28 @@ def points_of(store: Any, ident: int) -> set[str]:
     for reference in store.slots_taken():
         if recycling.visit(reference):
             quorum.read_all()
-            for replica in quorum.replicas:
-                tops = [replica.metadata(row) for row in range(quorum.register.buffers)]
-                if any(
-                    is_tombstone(top) and row_of(top) == ident >> INCARNATION_BITS for top in tops
-                ):
-                    found.add("entombed")
+            found |= _points_of_row(quorum, ident >> INCARNATION_BITS)
+    return found
+
+
+def _points_of_row(quorum: Quorum, writer: int) -> set[str]:
+    """The crash points that a writer's row of the register that was read shows."""
+    found = set()
+    place = quorum.register
+    for replica in quorum.replicas:
+        tops = [replica.metadata(row) for row in range(place.buffers)]
+        if any(is_tombstone(top) and row_of(top) == writer for top in tops):
+            found.add("entombed")
+        own = max((top for top in tops if row_of(top) == writer), default=0)
+        for side in range(2):
+            reference = replica.named(writer, side)
+            if own and reference and side != side_of(own) and replica.word(0):
+                with contextlib.suppress(NodeFailed):
+                    at = place.beside(reference, replica.k)
+                    words = place.heap.endpoint.read(at, HEADER)
+                    header = np.frombuffer(words, dtype="<u8").tolist()
+                    if header[1] == place.ident and header[0] >> STAMP_SHIFT > stamp_of(own):
+                        found.add("turned")
     return found
 
 

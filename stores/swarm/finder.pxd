@@ -39,6 +39,7 @@ cdef class Finder:
     cdef int _note_length(self, Register place, long long at) except -1
     @cython.locals(row=Row)
     cpdef int note_read(self, KeyRegister register, int outcome, long long at) except -1
+    @cython.locals(scope=bint)
     cdef int _note_row(self, Row row, long long at) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)
     cdef u64 seek(self, Place place, bytes key) except? 0

@@ -105,6 +105,7 @@ class Finder:
 
     def note_write(self, register: KeyRegister, at: int) -> None:
         """Remember, in an entry of the cache, our row and the value's length after a WRITE."""
+        register.row.turns.unnoted = False
         if at >= 0:
             register.row.note(self.cache.words, at)
             self._note_length(register.place, at)
@@ -118,23 +119,30 @@ class Finder:
         """Remember, in an entry of the cache, the value's length after a READ of a register, and
         the state of our row, so that the next WRITE need not read it."""
         row = register.row
-        if at >= 0 and row.wrote:
-            self.cache.words[at + 4] = 0  # there is a copy in our row
+        if row.wrote:
+            if at >= 0:
+                self.cache.words[at + 4] = 0  # there is a copy in our row
+            row.turns.unnoted = False
         if at >= 0 and outcome == DONE:
             self._note_length(register.place, at)
             if self.guesses and not row.wrote and row.is_writer():  # else a WRITE looks in any case
                 self._note_row(row, at)
 
     def _note_row(self, row: Row, at: int) -> None:
-        """Remember what the words read show of our row: all, or, if others have its word of M, too,
-        only that word, unless its pointers were read."""
+        """Remember what the words read show of our row. If there is a tuple in it, its pointers are
+        read in the background. If others have its word of M, too, only that word is remembered,
+        unless its pointers were read."""
         if self.shared:
             if row.known:
-                row.take_words()
+                row.renew_words()
             elif row.register.asks:
                 row.known = row.take_metadata()
             row.note(self.cache.words, at)
-        elif not row.known and row.infer():
+        elif not row.known:
+            if not row.infer():
+                scope = self.endpoint.background(True)
+                row.known = row.take_metadata()
+                self.endpoint.background(scope)
             row.note(self.cache.words, at)
 
     # ---- places in the index --------------------------------------------------------------------

@@ -8,7 +8,7 @@ from limpet.stores.swarm.max_register cimport MaxRegister, Protocol
 from limpet.stores.swarm.quorum cimport Quorum
 from limpet.stores.swarm.registers cimport Register, Registers, area_of, first_of
 from limpet.stores.swarm.replica cimport Buffer
-from limpet.stores.swarm.row cimport Row, Wanted
+from limpet.stores.swarm.row cimport Row, Turns, Wanted
 from limpet.stores.swarm.unmapping cimport Recycling
 from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, tuple_word
 

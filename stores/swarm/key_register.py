@@ -38,7 +38,7 @@ from limpet.stores.swarm.max_register import MaxRegister, Protocol
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.registers import Register, Registers, area_of, first_of
 from limpet.stores.swarm.replica import Buffer
-from limpet.stores.swarm.row import Row
+from limpet.stores.swarm.row import Row, Turns
 from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.unmapping import Recycling
 from limpet.stores.swarm.words import is_tombstone, row_of, side_of, tuple_word
@@ -70,6 +70,7 @@ class Tombstone:
             return AGAIN if outcome == DONE else outcome
         if not row.take_metadata():
             return row.repair()
+        row.clear_side()  # its number takes the pointer
         self.buffer.reference = ticket
         word = tuple_word(TIME_MAX, writer, VERIFIED, writer, row.side)
         wrote = self.max_register.write(word, self.buffer)
@@ -80,17 +81,18 @@ class Tombstone:
 
 class KeyRegister:
     """Of a store whose entry of the catalogue has that number; `owner` names it in messages.
-    `most`: the largest capacity of the registers that are selected."""
+    `turns`: of the handle. `most`: the largest capacity of the registers that are selected."""
 
     def __init__(
-        self, pool: Any, entry: int, owner: str, parameters: Any, most: int = IN_PLACE_MAX
-    ) -> None:
+        self, pool: Any, entry: int, owner: str, parameters: Any, turns: Turns,
+        most: int = IN_PLACE_MAX,
+    ) -> None:  # fmt: skip
         self.place = Register(
             pool, entry, parameters.replicas, parameters.writers, parameters.buffers,
             parameters.guess, most,
         )  # fmt: skip
         self.quorum = Quorum(pool, self.place, owner)
-        self.row = Row(pool, self.quorum)
+        self.row = Row(pool, self.quorum, turns)
         write_back = WriteBack(self.quorum, self.row)
         self.max_register = MaxRegister(self.quorum, self.row, write_back)
         protocol: type[Protocol] = SafeGuess if parameters.guess else Abd

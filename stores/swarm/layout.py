@@ -23,12 +23,12 @@ The words stand in the order in which operations need them:
                 is one more round trip. Of a value that is not in place, the stamp and the reference
                 are there: the buffer is the second round trip, whatever the length
     both        read the two pointers of a row only when no reference in place leads to its value,
-                when buffers are given up, or when nothing is remembered of the own row
+                or when nothing is remembered of the own row
 
 Writers of each word. The row of a writer is its word in M (shared, with fewer words than writers)
 and its two pointers (row.py); only that client writes tuples there, its own and copies of those
-that it writes back, each with a buffer of its own. Others empty a pointer and set the VERIFIED bit.
-A lock is changed by its writer and by readers. The words in place are written by any client,
+that it writes back, and only that client changes the pointers. Others set the VERIFIED bit. A lock
+is changed by its writer and by readers. The words in place are written by any client,
 plainly, after its tuple is at a majority: nothing depends on them, as stamp and hash, or the header
 of the buffer, say whether they are right.
 
@@ -74,7 +74,7 @@ PLACED_SHIFT: Final = 14
 PLACED_MASK: Final = CAPACITY_MASK << PLACED_SHIFT
 AREA_SHIFT: Final = 32
 """Of a cache entry's word with a register's area, length in place and capacity (cache.py)."""
-FIXED: Final = 5
+FIXED: Final = 7
 """Words of an entry of the cache (cache.py) before those of the replicas."""
 
 WORDS: Final = 0
@@ -100,6 +100,11 @@ DELETED: Final = 6
 """There is a tombstone, at a majority by now."""
 GONE: Final = 7
 """The register is given up: the remembered place of the key is out of date."""
+
+NAMED: Final = 1 << 16
+"""Instead of a place in the client journal: pointers of our row name the buffer already."""
+UNDECIDED: Final = 1
+"""Instead of a reference: it is not known, or differs from replica to replica."""
 
 REFUSED: Final = 8
 """The pointer is not empty, so nothing was written."""

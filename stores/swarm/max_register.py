@@ -161,7 +161,10 @@ class MaxRegister:
             try:
                 if replica.failed():
                     lost = self.register.bases[k] >> NODE_SHIFT
-                elif not quorum.valid and not quorum.mine[k]:
+                elif not quorum.mine[k] and (buffer.named or not quorum.valid):
+                    return REFUSED
+                elif buffer.named and not quorum.stands_at(k):
+                    # ORDER: the ident was read, under this pin, before the buffer is written.
                     return REFUSED
                 else:
                     outcome = replica.write(word, buffer)
@@ -230,6 +233,7 @@ class Insistence:
         `outcome`: of the last `gather`. Raises StoreCorrupt when the row cannot be put in order.
         """
         quorum, row = self.quorum, self.row
+        row.buffer.named = False  # perhaps not on the replicas that are left
         attempt = 0
         while outcome == DONE:
             row.repair()

@@ -24,12 +24,14 @@ cdef class Quorum:
     cdef u64[::1] order
     cdef int read
     cdef int valid
+    cdef int there
     cdef readonly u64 top
     cdef int place
     cdef u64 missing
     cdef public u64 retries
 
     cdef Replica at(self, int n)
+    cdef bint stands_at(self, int k) noexcept
     @cython.locals(k=int, n=int, size=u64)
     cdef int prefetch(self, u64 reference, u64 area, u64 length, int first) except -1
     @cython.locals(k=int, replica=Replica)

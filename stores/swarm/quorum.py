@@ -63,6 +63,8 @@ class Quorum:
         """How many replicas were read."""
         self.valid = 0
         """How many of them still belong to the current register, by their ident."""
+        self.there = 0
+        """Bits: which ones."""
         self.top = 0
         """The greatest tuple that they have."""
         self.place = 0
@@ -74,6 +76,10 @@ class Quorum:
     def at(self, n: int) -> Replica:
         """The replica that was read as the one of that number."""
         return self.replicas[self.order[n]]
+
+    def stands_at(self, k: int) -> bool:
+        """Whether replica `k` was read, and all that were belong to the current register."""
+        return self.valid == self.read and self.there >> k & 1 != 0
 
     def prefetch(self, reference: int, area: int, length: int, first: int) -> None:
         """Prefetch a register that may be selected and read next. Changes nothing."""
@@ -94,6 +100,7 @@ class Quorum:
         """
         self.read = 0
         self.valid = 0
+        self.there = 0
         self.top = 0
         lost = -1
         k = self.register.first
@@ -147,6 +154,7 @@ class Quorum:
         wanted = self.read
         self.read = 0
         self.valid = 0
+        self.there = 0
         self.top = 0
         for n in range(wanted):
             replica = self.replicas[self.order[n]]
@@ -165,6 +173,7 @@ class Quorum:
         self.read += 1
         if replica.note_top():
             self.valid += 1
+            self.there |= 1 << replica.k
         self.top = max(self.top, self.tops[replica.k])
 
     def read_all(self) -> None:

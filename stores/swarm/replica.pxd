@@ -15,11 +15,14 @@ cdef u64 MASK
 cdef class Buffer:
     cdef u64 reference
     cdef bint published
+    cdef bint named
+    cdef bint strayed
     cdef bint doubtful
     cdef int ahead
     cdef bytes value
     cdef u64[::1] header
 
+    cdef int use(self, u64 reference, bint named) noexcept
     cdef int prepare(self, u64 ident, u64 word, bytes value) except -1
     cdef int copy_of(self, u64 reference, u64 ident, u64 word, bytes value) except -1
 
@@ -34,6 +37,8 @@ cdef class Buffers:
     cdef int write(self, Buffer buffer, int k) except -1
     @cython.locals(address=u64)
     cdef int post(self, Buffer buffer, int k) except -1
+    @cython.locals(address=u64)
+    cdef int post_if(self, u64 ticket, Buffer buffer, int k) except -1
     cdef int _write_older(self, Buffer buffer, u64 address) except -1
     @cython.locals(k=int)
     cdef int write_first(self, Buffer buffer) except -1
@@ -41,8 +46,6 @@ cdef class Buffers:
     cdef read(self, u64 reference, u64 stamp, int first, u64 length)
     @cython.locals(size_class=int, size=u64, most=u64, count=int, value=bytes, seed=u64)
     cdef _read_at(self, u64 reference, u64 address, u64 stamp, u64 length)
-    @cython.locals(address=u64)
-    cdef bint is_of(self, u64 reference, int k, u64 stamp) except -1
 
 @cython.final
 cdef class Replica:
@@ -90,7 +93,7 @@ cdef class Replica:
     cdef int write(self, u64 word, Buffer buffer) except -1
     @cython.locals(expected=u64, found=u64)
     cdef int max(self, u64 word) except -1
-    @cython.locals(row=u64)
+    @cython.locals(row=u64, ident=u64, at=u64)
     cdef int post_write(self, u64 word, Buffer buffer) except -1
     @cython.locals(found=u64)
     cpdef int written(self, u64 word, Buffer buffer) except -1

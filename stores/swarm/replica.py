@@ -3,18 +3,21 @@
 To write a tuple to a replica, FIFO and so in one round trip:
 
     1. write its value to the buffer beside the replica
-    2. CAS the row's empty pointer to the buffer
+    2. of a new buffer, CAS the row's empty pointer to it
     3. CAS the word in M from our last tuple there to the new one (MAX, algorithm 7)
 
-The tuple names row and side, so the pointer of the tuple before stands until M has changed.
+The tuple names row and side, so the buffer of the tuple before stands until M has changed. The
+buffers of both sides are used by turns (row.py).
 
-A client that comes back to a register that was given up does no harm: `write` expects the ident in
-a pointer, and a word of M that only this register has had. If the word of M differs, a client tries
-again only where it read the ident under the same pin (max_register.py), as the memory may have
-another use by now. (The headers of the register's buffers have its ident, too. In memory that is
-used again, such a header can stand where the pointer was, in an object that no client has published
-yet; its writer overwrites it.) So a handle may remember places of keys between operations, and an
-update need not read first.
+A client that comes back to a register that was given up does no harm. With a new buffer, `write`
+expects the ident in a pointer, and a word of M that only this register has had. If the word of M
+differs, a client tries again only where it read the ident under the same pin (max_register.py), as
+the memory may have another use by now. (The headers of the register's buffers have its ident, too.
+In memory that is used again, such a header can stand where the pointer was, in an object that no
+client has published yet; its writer overwrites it.) A buffer that is used again is only written
+where the ident was read before, under the same pin. So a handle may remember places of keys between
+operations, and an update need not read first: in a phase, the write depends on the read of the
+ident before it, on the same node.
 
 Out-of-place buffers (`Buffers`) have the values of a register (SWARM section 4). A buffer is an
 object with as many replicas as its register, and its primary is on the same node. So each replica
@@ -72,12 +75,24 @@ class Buffer:
         self.reference = 0
         self.published = False
         """Whether a pointer has named it since it was acquired."""
+        self.named = False
+        """Whether our pointers named it already when it was acquired."""
+        self.strayed = False
+        """Whether a replica had it written of whose row nothing was known."""
         self.doubtful = False
         """Whether some pointer may have named it or not, as a node was lost in a phase."""
         self.ahead = 0
         """Bits: the replicas beside which the value is already, but for its header (abd.py)."""
         self.value = b""
         self.header = array("Q", bytes(8 * HEADER_WORDS))
+
+    def use(self, reference: int, named: bool) -> None:
+        """Be the buffer at `reference`: a new one, or one that our pointers name."""
+        self.reference = reference
+        self.named = named
+        self.published = named
+        self.strayed = False
+        self.doubtful = False
 
     def prepare(self, ident: int, word: int, value: bytes) -> None:
         """Make the header of the tuple `word` with this value, in the register of this ident."""
@@ -124,6 +139,14 @@ class Buffers:
         """Post `write`, where the buffer has a replica beside replica `k`."""
         address = self.register.beside(buffer.reference, k)
         self.endpoint.post_gather(address, buffer.header, HEADER_WORDS, buffer.value, b"")
+
+    def post_if(self, ticket: int, buffer: Buffer, k: int) -> None:
+        """`post`, if the posted load with that ticket finds the register's ident."""
+        address = self.register.beside(buffer.reference, k)
+        endpoint: Any = self.endpoint
+        endpoint.post_gather_if(
+            ticket, self.register.ident, address, buffer.header, HEADER_WORDS, buffer.value, b""
+        )
 
     def _write_older(self, buffer: Buffer, address: int) -> None:
         """Write the prepared value to a replica of the buffer, if there is something older."""
@@ -191,14 +214,6 @@ class Buffers:
         seed = (self.image[0] + self.image[1] + length) & MASK
         return value if checksum(value, seed) == self.image[3] else None
 
-    def is_of(self, reference: int, k: int, stamp: int) -> bool:
-        """Whether a buffer has the value of that stamp, as the one beside replica `k` says."""
-        address = self.register.beside(reference, k)
-        try:
-            return address != 0 and self.endpoint.load(address) == stamp << STAMP_SHIFT
-        except NodeFailed:
-            return False
-
 
 class Replica:
     """Replica `k` of the current register, and the words that an operation has read of it."""
@@ -221,7 +236,7 @@ class Replica:
         self.mine = mine
         """Of all replicas: our own row's word of M as we last saw it; 0: not seen."""
         self.posted = False
-        """Whether a `write` is posted here, and, if so, the tickets of its two CASes."""
+        """Whether a `write` is posted here, and, if so, the tickets of its condition and of MAX."""
         self.pointed = 0
         self.changed = 0
 
@@ -393,6 +408,11 @@ class Replica:
         if rank_of(self.mine[self.k]) >= rank_of(word):
             return DONE
         self.buffers.write(buffer, self.k)
+        if buffer.named:
+            # CRASH(turned): the tuple before stands; the next WRITE of the row uses the buffer.
+            return self.max(word)
+        if not self.mine[self.k]:
+            buffer.strayed = True
         found = self.endpoint.cas(
             self.register.pointer(self.k, row_of(word), side_of(word)),
             self.register.ident,
@@ -415,23 +435,22 @@ class Replica:
         return DONE if found == expected or rank_of(found) >= rank_of(word) else AGAIN
 
     def post_write(self, word: int, buffer: Buffer) -> None:
-        """Post `write`, to a register whose word of M we have seen, of a buffer that no pointer
-        names yet and that has a replica here. MAX depends on the CAS of the pointer (trap S13)."""
+        """Post `write`, to a register whose word of M we have seen, of a buffer that has a replica
+        here. MAX depends on the CAS of the pointer (trap S13). Of a buffer that pointers name, the
+        value and MAX depend on the ident."""
         self.posted = rank_of(self.mine[self.k]) < rank_of(word)
         if self.posted:
-            row = row_of(word)
-            self.buffers.post(buffer, self.k)
-            self.pointed = self.endpoint.post_cas(
-                self.register.pointer(self.k, row, side_of(word)),
-                self.register.ident,
-                buffer.reference,
-            )
+            row, ident = row_of(word), self.register.ident
+            if buffer.named:
+                self.pointed = self.endpoint.post_load(self.register.bases[self.k])
+                self.buffers.post_if(self.pointed, buffer, self.k)
+            else:
+                self.buffers.post(buffer, self.k)
+                at = self.register.pointer(self.k, row, side_of(word))
+                self.pointed = self.endpoint.post_cas(at, ident, buffer.reference)
+            at = self.register.metadata(self.k, row)
             self.changed = self.endpoint.post_cas_if(
-                self.pointed,
-                self.register.ident,
-                self.register.metadata(self.k, row),
-                self.mine[self.k],
-                word,
+                self.pointed, ident, at, self.mine[self.k], word
             )
 
     def written(self, word: int, buffer: Buffer) -> int:

@@ -4,8 +4,9 @@ from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
-from limpet.shm.endpoint.slots cimport *
+from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport LARGE_CLASS
 from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport OLD
 from limpet.stores.swarm.layout cimport *
@@ -14,7 +15,19 @@ from limpet.stores.swarm.registers cimport Register
 from limpet.stores.swarm.replica cimport Buffer, Buffers, Replica
 from limpet.stores.swarm.words cimport is_tombstone, placed, rank_of, row_of, side_of, stamp_of
 
-cdef u64 UNDECIDED
+cdef int LOOKS
+cdef u64 ROOMY
+cdef u64 SMALL
+
+@cython.final
+cdef class Turns:
+    cdef Client client
+    cdef u64 ident
+    cdef u64 number
+    cdef bint unnoted
+    cdef u64[::1] last
+
+    cdef u64 current(self) except? 0
 
 @cython.final
 cdef class Wanted:
@@ -29,6 +42,7 @@ cdef class Row:
     cdef Heap heap
     cdef Allocator allocator
     cdef object view
+    cdef readonly Turns turns
     cdef Quorum quorum
     cdef Register register
     cdef list replicas
@@ -39,7 +53,10 @@ cdef class Row:
     cdef public int side
     cdef public bint known
     cdef bint wrote
-    cdef bint swept
+    cdef bint scarce
+    cdef int unused
+    cdef int looks
+    cdef u64[::1] names
     cdef Buffer buffer
     cdef Buffer spare
     cdef readonly Wanted wanted
@@ -48,11 +65,15 @@ cdef class Row:
     cpdef int forget(self) except -1
     cdef bint is_writer(self) noexcept
     cdef int identify(self) except -1
-    @cython.locals(n=int, left=bint, right=bint, replica=Replica)
+    @cython.locals(used=int, n=int, k=int, side=int, word=u64)
     cdef bint take_metadata(self) except -1
-    @cython.locals(n=int, replica=Replica)
+    @cython.locals(agreed=u64, ident=u64, n=int, there=u64, replica=Replica)
+    cdef u64 _agreed(self, int side) except? 0
+    @cython.locals(k=int, n=int, replica=Replica)
     cdef int take_words(self) except -1
-    @cython.locals(sides=int, n=int, word=u64)
+    @cython.locals(n=int, replica=Replica)
+    cdef int renew_words(self) except -1
+    @cython.locals(n=int)
     cdef bint infer(self) except -1
     @cython.locals(k=int)
     cdef int is_new(self, u64 word) except -1
@@ -60,26 +81,33 @@ cdef class Row:
     cdef int recall(self, u64[::1] words, long long at) except -1
     @cython.locals(register=Register, shared=bint)
     cdef int _ask(self) except -1
-    @cython.locals(k=int, state=u64)
+    @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
-    @cython.locals(wanted=Wanted, nodes=u64)
+    @cython.locals(reference=u64)
+    cdef bint suits(self, u64 size) except -1
+    cdef bint is_named(self) noexcept
+    @cython.locals(size_class=int, room=u64)
+    cdef bint _fits(self, u64 reference, u64 size) except -1
+    @cython.locals(reference=u64)
+    cdef int take_turn(self, Buffer buffer, u64 size) except -2
+    @cython.locals(reference=u64, scope=bint)
+    cdef int clear_side(self) except -1
+    @cython.locals(wanted=Wanted, nodes=u64, reference=u64)
     cdef int acquire(self, Buffer buffer, u64 size) except -2
-    cdef int take(self, u64 reference) noexcept
-    @cython.locals(k=int, n=int, address=u64)
+    @cython.locals(k=int, address=u64)
     cdef int prefetch(self, u64 size) except -1
     cdef int retarget(self, int held) except -1
     @cython.locals(n=int, stands=bint, replica=Replica)
-    cdef int keep(self, int held, Buffer buffer) except -1
+    cdef bint keep(self, int held, Buffer buffer) except -1
+    cdef int refuse(self, int held) except -1
+    @cython.locals(buffer=Buffer, side=int, other=u64, stands=bint, written=int, k=int)
+    cdef int end(self, u64 w, int held) except -1
+    cdef bint _keeps(self, u64 reference, int held) except -1
+    cdef bint _is_scarce(self) except -1
     @cython.locals(held=int, k=int, side=int, at=u64)
     cdef int give_up(self, int seen, u64 row, u64 reference) except -1
-    @cython.locals(
-        own=u64, replica=Replica, before=u64, since=u64, row=u64, there=u64, reference=u64
-    )
-    cdef int recycle(self, u64 word, Buffer buffer) except -1
-    @cython.locals(side=int, first=u64, n=int, replica=Replica, reference=u64)
-    cdef int _recycle_own(self, u64 own, Buffer buffer) except -1
-    @cython.locals(verified=u64, n=int, there=u64, replica=Replica)
-    cdef bint _is_settled(self, u64 first) except -1
+    @cython.locals(n=int, replica=Replica, reference=u64)
+    cdef int make_room(self, u64 w) except -1
     @cython.locals(scope=bint, own=u64, k=int, word=u64, stands=u64, replica=Replica)
     cdef int repair(self) except -1
     @cython.locals(top=u64)

@@ -4,45 +4,111 @@ The row of a client is its word of M and two pointers on each replica (registers
 rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
 of out-of-place buffers open; the authors have not done it.
 
-Invariant: a buffer that is in use is named by a pointer of its register on some node in service, or
-in a client journal, or both; and a pointer names nothing that was freed.
+Two buffers by turns. The first WRITE to a side of a row allocates a buffer, and a pointer names it
+from then on. A WRITE puts its value into the buffer of the side that holds our last tuple but one,
+so it allocates and frees nothing, and changes no pointer. Only the owner of a row uses its buffers
+again. It gives one up when a value does not fit, or is much smaller; when the value is larger than
+a block; when memory is short (`_is_scarce`); for a tombstone, whose number takes a pointer; and in
+`repair`. The next client of the slot takes the row over, with its buffers. They are freed with the
+register (unmapping.py). So a key has at most two buffers for each writer that has written it.
 
+Invariants:
+    - a buffer that is in use is named by a pointer of its register on some node in service, or in a
+      client journal, or both; and a pointer names nothing that was freed
+    - a buffer is written again only on a replica whose greatest tuple leads to the other side, or
+      to another row. So each replica keeps the value of its greatest tuple, as algorithm 5 does
+      with a new buffer for each value; no client looks for the value of a smaller one (quorum.py)
+
+A reader needs no pin to be safe from that. It knows which tuple it looks for. The header of a
+buffer has the stamp of one tuple, which never comes again (unique_ids.py), and a hash that is
+seeded with stamp, ident and length. So a buffer that was written again, or that is being written,
+is not the tuple's: by its stamp, or by its hash if the reader meets both values. The reader reads
+M again, and finds a greater tuple there. (It is pinned for the memory that is freed all the same.)
+
+The owner writes plainly, so it must know that memory and register are still its own:
+    - the register may be given up, with our buffers, by another client that deletes the key. That
+      client clears the ident on every replica before it frees a buffer. So a WRITE is done on a
+      replica only after it has read the ident there, under the same pin: what is freed later is not
+      used again before the pin ends
+    - the row may have changed since we noted it: another handle of this client has written, or an
+      operation was cut off. `Turns` numbers what a handle remembers. A WRITE forgets its entry of
+      the cache before it begins, and notes it again when it has ended; a READ that writes back
+      forgets it when it ends, or all entries if it does not end
+    - of replicas that were not read when the row was (after a lost node), nothing is known. There a
+      WRITE to a named buffer is REFUSED, and the row is repaired first
+
+A new buffer, which no pointer names yet:
     written   in the client journal, with the register as its link_address, before the first pointer
               names it
     given up  in the client journal, seen to be named under the pin; its pointers emptied on every
-              replica in service; then freed. Any number of clients may do that at the same time
+              replica in service; then freed
 
-A buffer is given up when a greater write is known to be at a majority. Its writer does so with its
-next write. Another writer does so when it finds the buffer's tuple older than its own, on all
-replicas of a majority, and VERIFIED. (Not before: the buffer's writer may be about to name it on
-one more replica, or to write the value again with another timestamp.) So a key that no client
-changes any more has few buffers. A client that reads a buffer is pinned, and the memory is not used
-again before that pin ends (shm/clients/epoch.py).
+What a kill leaves behind. With the value written in part, or whole, and M unchanged (`turned`): a
+buffer to which no word of M leads; the next client of the row writes it again. With M changed on a
+minority: two sides are led to, which `repair` brings to one. A stopped writer that wakes up is
+still pinned, so its buffers are its own, or freed and not used yet; if it was fenced instead, it
+does not wake up, and the next client of its slot finds one of these states. With a lost node: the
+buffer beside each replica left has the value of that replica's tuple, as before.
 
 A pointer is empty when it has the register's ident. A client that was killed between the two CAS of
 a tombstone leaves a pointer with the tombstone's number, to which no word of M leads on that
 replica: such a pointer is emptied by the next client of the row (trap S10, `repair`).
 
-A kill leaves every buffer in the client journal. It is linked when its register is in use, has its
-ident, and names it (unmapping.py).
+A kill leaves every new buffer in the client journal. It is linked when its register is in use, has
+its ident, and names it (unmapping.py).
 """
 
 from __future__ import annotations
 
+import weakref
+from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
-from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, UNKNOWN, VERIFIED
+from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, NAMED, UNDECIDED, UNKNOWN
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer, Replica
 from limpet.stores.swarm.words import is_tombstone, placed, rank_of, row_of, side_of, stamp_of
 
-UNDECIDED: Final = 1
-"""Instead of a reference: a tuple of our own row may be needed, and is not at a majority."""
+ROOMY: Final = 4
+"""A buffer is used again for a value that takes at least a quarter of it,"""
+SMALL: Final = 256
+"""or if it has no more bytes than this."""
+LOOKS: Final = 16
+"""After so many new buffers, a client looks again whether memory is short."""
+
+_lasts: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
+"""Of each client and store (its entry of the catalogue): the number given last (`Turns`)."""
+
+
+class Turns:
+    """The number under which a handle of a store remembers the rows of its client.
+
+    A client may have several handles of one store, and each writes to the same rows. So what one of
+    them remembers is true until another one takes a number.
+    """
+
+    def __init__(self, client: Any, entry: int) -> None:
+        self.client = client
+        self.ident = 0
+        self.number = 0
+        self.unnoted = False
+        """Whether a row has been written to, and that is not noted yet."""
+        self.last = _lasts.setdefault(client, {}).setdefault(entry, array("Q", [0]))
+
+    def current(self) -> int:
+        """Our number; a new one, if this is another client by now, if another handle has come in
+        between, or if a READ was cut off. Then nothing that is remembered is true."""
+        if self.number != self.last[0] or self.ident != self.client.ident or self.unnoted:
+            self.ident = self.client.ident
+            self.unnoted = False
+            self.number = self.last[0] = self.last[0] + 1
+        return self.number
 
 
 class Wanted:
@@ -57,8 +123,9 @@ class Wanted:
 class Row:
     """Our row of the current register."""
 
-    def __init__(self, pool: Any, quorum: Quorum) -> None:
+    def __init__(self, pool: Any, quorum: Quorum, turns: Turns) -> None:
         self.client = pool.client
+        self.turns = turns
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
@@ -72,13 +139,19 @@ class Row:
         self.writer = 0
         """Our number as a writer, which is also the row's number."""
         self.side = 0
-        """The side whose pointer is empty; -1: not known."""
+        """The side of the next WRITE; -1: not known."""
+        self.names = array("Q", [0, 0])
+        """The buffer that each pointer names, on all replicas whose `mine` was seen; 0: none."""
+        self.unused = 0
+        """Bits: the sides to which no greatest tuple led when the row was read."""
         self.known = False
-        """Whether each replica's `mine` and `side` are as we left them."""
+        """Whether each replica's `mine`, `side` and `names` are as we left them."""
         self.wrote = False
         """Whether a tuple was written back since the register was selected."""
-        self.swept = False
-        """Whether our last write has given up all that was useless then."""
+        self.scarce = False
+        """Whether memory was short at the last look."""
+        self.looks = 0
+        """How many new buffers ago that was."""
         self.buffer = Buffer()
         """The buffer of our WRITE."""
         self.spare = Buffer()
@@ -86,10 +159,11 @@ class Row:
 
     def forget(self) -> None:
         """Another register has been selected, and nothing is known of our row."""
+        self.turns.current()
         self.known = False
         self.wrote = False
-        self.swept = False
         self.buffer.reference = 0
+        self.names[0] = self.names[1] = 0
         for k in range(self.count):
             self.mine[k] = 0
         self._ask()
@@ -117,58 +191,100 @@ class Row:
     # ---- the remembered state of the row --------------------------------------------------------
 
     def take_metadata(self) -> bool:
-        """Take our words of M and the empty side from the words read; False: neither is empty.
+        """Take our words of M, the buffers that we have and the side of the next WRITE from the
+        words read; False: neither side can be written to, and `repair` comes first.
 
-        False also when `repair` must first handle tuples that other clients have not seen.
+        A side can be written to if no replica's greatest tuple leads there, and the replicas agree
+        on its buffer.
         """
         self.quorum.need_row(self.writer)
         self.take_words()
-        left = right = True
+        used = 0
+        for n in range(self.quorum.read):
+            k = self.quorum.order[n]
+            word = self.mine[k]
+            if row_of(word) == self.writer and stamp_of(word) == stamp_of(self.quorum.tops[k]):
+                used |= 1 << side_of(word)
+        for side in range(2):
+            self.names[side] = self._agreed(side)
+        self.unused = 3 - used
+        self.side = 0
+        if used & 1 or (not used and self.names[0] in (0, UNDECIDED)):
+            self.side = 1
+        return used < 3 and self.names[self.side] != UNDECIDED
+
+    def _agreed(self, side: int) -> int:
+        """The buffer that this pointer names on all replicas that were read; 0: it is empty there.
+
+        UNDECIDED: they differ, or there is the number of a tombstone. The buffer of a WRITE that is
+        under way may be named on some of them.
+        """
+        agreed = 0
+        ident = self.register.ident
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
-            left = left and replica.pointer(self.writer, 0) == self.register.ident
-            right = right and replica.pointer(self.writer, 1) == self.register.ident
-        self.side = 0 if left else 1
-        return left or right
+            there = replica.pointer(self.writer, side)
+            if there == ident:
+                there = 0
+            elif there >> 48 & 0xFF == VACANT_CLASS:
+                return UNDECIDED
+            if n and there != agreed:
+                if there + agreed != self.buffer.reference or (there and agreed):
+                    return UNDECIDED
+                there = self.buffer.reference
+            agreed = there
+        return agreed
 
     def take_words(self) -> None:
-        """Take our words of M from the words read."""
+        """Take our words of M from the words read; of other replicas nothing is known."""
+        for k in range(self.count):
+            self.mine[k] = 0
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
             self.mine[replica.k] = replica.metadata(self.writer)
 
+    def renew_words(self) -> None:
+        """Take our words of M from the words read, of replicas where we have seen them before."""
+        for n in range(self.quorum.read):
+            replica = self.replicas[self.quorum.order[n]]
+            if self.mine[replica.k]:
+                self.mine[replica.k] = replica.metadata(self.writer)
+
     def infer(self) -> bool:
-        """Take our words of M, and infer from them which side is empty; whether they agree.
+        """Take our words of M from the words read; whether they show that our row is empty.
 
         The row has a word of M for itself. A pointer whose word has not been changed yet is not
         seen; then a WRITE finds the side in use, and puts the row in order.
         """
         self.take_words()
-        sides = 0
         for n in range(self.quorum.read):
-            word = self.mine[self.quorum.order[n]]
-            sides |= 1 << (1 - side_of(word) if row_of(word) == self.writer else 0)
-        self.side = sides >> 1
-        self.known = sides < 3
-        return self.known
+            if row_of(self.mine[self.quorum.order[n]]) == self.writer:
+                return False
+        self.names[0] = self.names[1] = 0
+        self.side = 0
+        self.known = True
+        return True
 
     def is_new(self, word: int) -> None:
-        """The current register is new, and has our tuple `word` everywhere."""
-        self.swept = True
+        """The current register is new, and has our tuple `word` everywhere, in our buffer."""
         for k in range(self.count):
             self.mine[k] = word
+        self.names[side_of(word)] = self.buffer.reference
+        self.names[1 - side_of(word)] = 0
         self.side = 1 - side_of(word)
         self.known = True
 
     def recall(self, words: Any, at: int) -> None:
-        """Another register has been selected: take our words of M and the empty side from its entry
-        of the cache, if it has them.
+        """Another register has been selected: take our words of M, our buffers, and the side of the
+        next WRITE from its entry of the cache, if it has them.
 
-        An entry from before a fork, or of a client id that was given up, is not taken.
+        An entry from before a fork, of a client id that was given up, or from before another handle
+        of this client has written, is not taken.
         """
-        self.known = words[at + 4] >> 2 == self.client.ident
-        self.swept = self.known and words[at + 4] & 2 != 0
+        self.known = words[at + 4] >> 1 == self.turns.current()
         self.side = words[at + 4] & 1
+        self.names[0] = words[at + 5]
+        self.names[1] = words[at + 6]
         self.wrote = False
         self.buffer.reference = 0
         for k in range(self.count):
@@ -177,19 +293,64 @@ class Row:
 
     def _ask(self) -> None:
         """Have a READ read our row, if a WRITE would have to: where clients share a word of M, it
-        does not show which side of our row is empty."""
+        does not show which side of our row is led to."""
         register = self.register
         shared = register.buffers < register.writers and register.locks > 0
         register.asks = shared and not self.known and self.is_writer()
 
     def note(self, words: Any, at: int) -> None:
-        """Note our words of M and the empty side, if they are known, in an entry of the cache."""
-        state = self.client.ident << 2 | self.swept << 1 | self.side
-        words[at + 4] = state if self.known else 0
+        """Note in an entry of the cache what is known of our row."""
+        words[at + 4] = self.turns.number << 1 | self.side if self.known else 0
+        words[at + 5] = self.names[0]
+        words[at + 6] = self.names[1]
         for k in range(self.count):
             words[at + FIXED + k] = self.mine[k]
 
     # ---- the buffer of a write ------------------------------------------------------------------
+
+    def suits(self, size: int) -> bool:
+        """Whether a value of so many bytes can go to the side of the next WRITE as it is: to the
+        buffer there, or to a new one."""
+        reference = self.names[self.side]
+        return reference == 0 or self._fits(reference, HEADER + size)
+
+    def _fits(self, reference: int, size: int) -> bool:
+        size_class = reference >> 48 & 0xFF
+        if size_class == LARGE_CLASS or reference >> NODE_SHIFT & 0xFF != self.register.node:
+            return False  # of a span the size is not known; or not beside each replica
+        room = self.heap.sizes[size_class]
+        return size <= room and (room <= SMALL or room <= ROOMY * size)
+
+    def is_named(self) -> bool:
+        """Whether our pointers name a buffer on the side of the next WRITE."""
+        return self.names[self.side] != 0
+
+    def take_turn(self, buffer: Buffer, size: int) -> int:
+        """A buffer for a value of so many bytes, for the side of the next WRITE: NAMED, the one
+        that is there; or as of `acquire`.
+
+        One that does not suit is given up first, so the register must have been read in this
+        operation.
+        """
+        reference = self.names[self.side]
+        if reference:
+            if self._fits(reference, HEADER + size):
+                buffer.use(reference, True)
+                return NAMED
+            self.clear_side()
+        return self.acquire(buffer, size)
+
+    def clear_side(self) -> None:
+        """Have the side of the next WRITE be one with an empty pointer: give up the buffer there,
+        in the background, if neither is."""
+        if self.unused == 3 and not self.names[1 - self.side]:
+            self.side = 1 - self.side
+        reference = self.names[self.side]
+        if reference and reference != self.buffer.reference:
+            scope = self.endpoint.background(True)
+            self.give_up(self.quorum.order[0], self.writer, reference)
+            self.endpoint.background(scope)
+            self.names[self.side] = 0
 
     def acquire(self, buffer: Buffer, size: int) -> int:
         """A buffer for a value of that many bytes; its place in the client journal, or -1: no
@@ -206,10 +367,9 @@ class Row:
                 wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
                 continue
             try:
-                buffer.reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
-                buffer.published = False
-                buffer.doubtful = False
-                if buffer.reference:
+                reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
+                buffer.use(reference, False)
+                if reference:
                     return self.client.held - 1
                 # Can this node have memory at all?
                 self.endpoint.load(self.heap.table_word(wanted.node, 0))
@@ -219,20 +379,13 @@ class Row:
                 wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
 
-    def take(self, reference: int) -> None:
-        """Use the buffer at `reference` for this WRITE. The client journal already names it."""
-        self.buffer.reference = reference
-        self.buffer.published = False
-        self.buffer.doubtful = False
-
     def prefetch(self, size: int) -> None:
         """Prefetch the memory that a WRITE of so many bytes touches besides the words it reads."""
         k = self.register.first
-        for n in range(self.count):
-            if n < self.quorum.majority:
-                address = self.register.beside(self.buffer.reference, k)
-                self.endpoint.prefetch(address, HEADER + size)
-            else:
+        for _ in range(self.quorum.majority):
+            address = self.register.beside(self.buffer.reference, k)
+            self.endpoint.prefetch(address, HEADER + size)
+            if not self.buffer.named:
                 self.endpoint.prefetch(self.register.pointer(k, self.writer, 0), 16)
             k = k + 1 if k + 1 < self.count else 0
 
@@ -242,10 +395,14 @@ class Row:
         # ORDER: before the first pointer.
         self.client.retarget(held, self.register.link_address())
 
-    def keep(self, held: int, buffer: Buffer) -> None:
-        """Take the buffer out of the client journal, as the register names it; it stays there if
-        the register is being given up, or if it is in doubt whether a pointer names it, and is
-        freed if no pointer ever named it."""
+    def keep(self, held: int, buffer: Buffer) -> bool:
+        """Take the buffer out of the client journal, as the register names it; whether it does.
+
+        It stays in the journal if the register is being given up, or if it is in doubt whether a
+        pointer names it, and is freed if no pointer ever named it.
+        """
+        if held == NAMED:
+            return not buffer.doubtful
         stands = not buffer.doubtful
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
@@ -253,8 +410,62 @@ class Row:
                 stands = False  # the buffer is resolved with the client journal
         if not buffer.published and not buffer.doubtful:
             self.client.release(held)  # there was a greater tuple wherever it would have been
-        elif stands:
+            return False
+        if stands:
             self.client.drop(held)
+        return stands
+
+    def refuse(self, held: int) -> None:
+        """Nothing was written to the register: free the buffer, if it is a new one."""
+        if held != NAMED:
+            self.client.release(held)
+
+    def end(self, w: int, held: int) -> None:
+        """Our WRITE of the tuple `w` has ended: remember our row for the next one. In the
+        background."""
+        buffer = self.buffer
+        side = side_of(w)
+        other = self.names[1 - side]
+        stands = self.keep(held, buffer)
+        written = 0
+        for k in range(self.count):
+            if stamp_of(self.mine[k]) == stamp_of(w):
+                written += 1
+            else:
+                self.mine[k] = 0
+        self.known = (
+            stands
+            and self.side >= 0
+            and not buffer.strayed
+            and written >= self.quorum.majority
+            and other != UNDECIDED
+        )
+        if self.known:
+            if held != NAMED:
+                self.names[side] = buffer.reference
+            if other and not self._keeps(other, held):
+                self.give_up(self.quorum.order[0], self.writer, other)
+                self.names[1 - side] = 0
+        self.side = 1 - side
+
+    def _keeps(self, reference: int, held: int) -> bool:
+        """Whether this buffer, which our WRITE has made useless, is kept for the next one."""
+        if reference >> 48 & 0xFF == LARGE_CLASS:
+            return False
+        return held == NAMED or not self._is_scarce()
+
+    def _is_scarce(self) -> bool:
+        """Whether the node has fewer free blocks than are reserved for updates."""
+        if not self.looks:
+            table = self.allocator.table
+            count = table.reserve // self.count + 1
+            horizon = self.allocator.grace.horizon()
+            try:
+                self.scarce = not table.has_free(self.register.node, count, self.count, horizon)
+            except NodeFailed:
+                self.scarce = True
+        self.looks = (self.looks + 1) % LOOKS
+        return self.scarce
 
     # ---- giving up buffers ----------------------------------------------------------------------
 
@@ -274,52 +485,17 @@ class Row:
             k = k + 1 if k + 1 < self.count else 0
         self.client.release(held)
 
-    def recycle(self, word: int, buffer: Buffer) -> None:
-        """Free the buffers that `word`, ours and at a majority, makes useless; not `buffer`.
-
-        M is as it was read before `word` was written. Of other rows, our write before has given up
-        what was useless then, so only later tuples are looked at.
-        """
-        own = row_of(word)
-        self._recycle_own(own, buffer)
-        replica = self.quorum.at(0)
-        before = replica.metadata(own)
-        since = stamp_of(before) if self.swept and row_of(before) == own else 0
-        self.swept = True
-        for row in range(self.register.writers):
-            there = replica.metadata(row)
-            if row == own or row_of(there) != row or not since < stamp_of(there) < stamp_of(word):
-                continue
-            if not self._is_settled(there):
-                self.swept = False
-                continue
-            reference = replica.named(row, side_of(there))
-            # The tuple's own buffer may be gone, and the pointer set for the next one already.
-            if reference not in (0, buffer.reference) and self.buffers.is_of(
-                reference, replica.k, stamp_of(there)
-            ):
-                self.give_up(replica.k, row, reference)
-
-    def _recycle_own(self, own: int, buffer: Buffer) -> None:
-        for side in range(2):
-            first = 0
-            for n in range(self.quorum.read):
-                replica = self.quorum.at(n)
-                reference = replica.named(own, side)
-                if reference not in (0, buffer.reference, first):
-                    first = first or reference
-                    self.give_up(replica.k, own, reference)
-
-    def _is_settled(self, first: int) -> bool:
-        """Whether all replicas of a majority had another writer's tuple when they were read, and it
-        is VERIFIED: its writer sets no further pointer to its buffer."""
-        verified = 0
+    def make_room(self, w: int) -> None:
+        """Give up the buffer of the other side than that of `w`, ours, which is at a majority."""
+        self.side = 1 - side_of(w)
+        self.names[self.side] = 0
         for n in range(self.quorum.read):
-            there = self.quorum.at(n).metadata(row_of(first))
-            verified |= there & VERIFIED
-            if there | VERIFIED != first | VERIFIED:
-                return False
-        return verified != 0
+            replica = self.quorum.at(n)
+            reference = replica.named(self.writer, self.side)
+            if reference not in (0, self.buffer.reference, self.names[self.side]):
+                self.names[self.side] = reference
+                self.give_up(replica.k, self.writer, reference)
+        self.names[self.side] = 0
 
     # ---- repair ---------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ from limpet.stores.swarm.layout import (
     DONE,
     GONE,
     GUESSED,
+    NAMED,
     NO_MEMORY,
     READ,
     REFUSED,
@@ -164,18 +165,20 @@ class SafeGuess(Protocol):
         """
         quorum, row = self.quorum, self.row
         writer = row.identify()
-        if not row.known:
+        if not (row.known and row.suits(len(value))):
+            row.known = False
             outcome = self._read_row()
             if outcome != DONE:
                 return outcome
-        held = row.acquire(row.buffer, len(value))
+        held = row.take_turn(row.buffer, len(value))
         if held < 0:
             return NO_MEMORY
         row.prefetch(len(value))
         row.known = False
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, row.side)  # line 5
         row.buffer.prepare(self.register.ident, w, value)
-        row.retarget(held)
+        if held != NAMED:
+            row.retarget(held)
         outcome = quorum.gather(WORDS, quorum.majority)  # line 6
         wrote = self.max_register.write(w, row.buffer)
         self.endpoint.wait()
@@ -186,7 +189,7 @@ class SafeGuess(Protocol):
         quorum, row = self.quorum, self.row
         m = quorum.top
         if outcome == GONE:
-            row.client.release(held)  # no client looks where it may be named
+            row.refuse(held)  # no client looks where it may be named
             return GONE
         if wrote == REFUSED:
             outcome = self.insistence.write(w, outcome)
@@ -201,8 +204,8 @@ class SafeGuess(Protocol):
     # ---- WRITE beside those to other registers (batch_writes.py) --------------------------------
 
     def begin(self, value: bytes) -> int:
-        """Begin a WRITE to a register whose row is `known`, with a buffer that the client journal
-        has with the register's link address: its tuple, for `post`."""
+        """Begin a WRITE to a register whose row is known, with a buffer that our pointers name, or
+        that the client journal has with the register's link address: its tuple, for `post`."""
         row = self.row
         row.known = False
         w = tuple_word(self.clock.guess(), row.writer, GUESSED, row.writer, row.side)  # line 5
@@ -251,10 +254,7 @@ class SafeGuess(Protocol):
                 # CRASH(verified): at a minority; the others learn it from reads.
                 replica.mine[replica.k] = word | VERIFIED
         quorum.write_in_place(row.buffer)
-        row.recycle(w | VERIFIED, row.buffer)
-        row.keep(held, row.buffer)
-        row.known = row.side >= 0
-        row.side = 1 - side_of(w)
+        row.end(w, held)
         self.endpoint.background(scope)
 
     def _slow_path(self, w: int, m: int, value: bytes, held: int) -> int:
@@ -293,7 +293,7 @@ class SafeGuess(Protocol):
         """
         quorum, row = self.quorum, self.row
         if quorum.valid == quorum.read and quorum.count_at_least(quorum.top) < quorum.majority:
-            row.recycle(w, row.buffer)
+            row.make_room(w)
             if self.max_register.confirm() == DONE:
                 row.side = -1
                 m = quorum.top

@@ -53,6 +53,7 @@ from limpet.stores.swarm.layout import ATTEMPTS_MAX, DELETED, GONE
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.refilling import Refilling
 from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.row import Turns
 from limpet.stores.swarm.unmapping import Unmapping
 from limpet.stores.swarm.write_steps import WriteSteps
 
@@ -117,7 +118,8 @@ class Swarm(HashStore):
         HashStore.__init__(self, pool, kind, name, parameters)
         self.tables = ReplicatedTables(pool, name, parameters, self.entry_number)
         owner = f"{pool.url}, store {name!r}"
-        self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters)
+        turns = Turns(pool.client, self.tables.number_of_store)
+        self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters, turns)
         place = self.register.place
         self.logged = Registers(pool.heap, parameters.replicas, place, parameters.in_place)
         index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)

@@ -13,9 +13,10 @@ buffer is linked is asked of a client that sets these bits (`names`).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
 names it. A client clears its ident on every replica, then frees the buffers that its pointers name,
-then the register. Another client may be linking a buffer at that moment: either the first client
-sees the pointer, or the second one sees the ident cleared and frees the buffer itself. A kill
-leaves the register in the client journal.
+of all rows, then the register. Another client may be linking a buffer at that moment: either the
+first client sees the pointer, or the second one sees the ident cleared and frees the buffer itself.
+Or it is writing to its buffer again: then it has read the ident before, under its pin, which keeps
+the buffer from being used for something else. A kill leaves the register in the client journal.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class Recycling:
         if self.visit(reference):
             self.quorum.read_words()
             # ORDER: the ident before the pointers: a writer that links a buffer reads it
-            # afterwards.
+            # afterwards. On every replica before a buffer is freed: a writer that uses its buffer
+            # again has read the ident of one.
             for replica in self.quorum.replicas:
                 ident = replica.word(0)
                 if ident:

@@ -8,7 +8,7 @@ resolves it before it ends, whether it succeeds or not.
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.layout import AGAIN, DONE, NO_MEMORY, REFUSED
+from limpet.stores.swarm.layout import AGAIN, DONE, NAMED, NO_MEMORY, REFUSED
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.replica import Buffer, Replica
 from limpet.stores.swarm.row import Row
@@ -32,9 +32,11 @@ class WriteBack:
         """
         row = self.row
         row.identify()
-        row.wrote = True
+        row.wrote = row.turns.unnoted = True
         row_is_free = row.take_metadata()
         if is_tombstone(word):
+            if row_is_free:
+                row.clear_side()  # its number takes the pointer
             outcome = self._tombstone(word)
         elif not row_is_free:
             outcome = REFUSED
@@ -50,12 +52,13 @@ class WriteBack:
             return AGAIN
         if row_of(word) == row.writer:
             return self._own(word, value)
-        held = row.acquire(self.buffer, len(value))
+        held = row.take_turn(self.buffer, len(value))
         if held < 0:
             return NO_MEMORY
         copy = self._copy_of(word)
         self.buffer.prepare(self.quorum.register.ident, word, value)
-        row.retarget(held)
+        if held != NAMED:
+            row.retarget(held)
         if not self._put_copy(copy):
             if not self.buffer.published:
                 row.client.release(held)
@@ -65,7 +68,6 @@ class WriteBack:
             self._name(self.quorum.at(n), copy)
         self.endpoint.wait()
         scope = self.endpoint.background(True)
-        row.recycle(copy, self.buffer)
         row.keep(held, self.buffer)
         self.endpoint.background(scope)
         return DONE

@@ -80,6 +80,8 @@ class WriteSteps:
         """WRITE to the current register, whose entry of the cache is `at`. DONE, EXISTS, NO_MEMORY,
         AGAIN, DELETED or GONE."""
         row = self.register.row
+        if at >= 0:
+            self.cache.words[at + 4] = 0  # until it is known how the WRITE has ended
         if mode == INSERT:
             outcome = self.register.max_register.presence()
             row.known = False

@@ -72,7 +72,7 @@ of_loco = functools.partial(scheduled, "loco")
 of_paths = functools.partial(scheduled, "rcuckoo", around=crowded, parameters=SMALL_RING)
 over_hash = functools.partial(Transactions, kind="rtx-race", crashes=1)
 WRONG: Final = ("history", "check")
-BATCHES_LATE: Final = LateVerbs("swarm", "pa mab|ga", 3, {}, operation=1, dies=(2, 4, 6))
+BATCHES_LATE: Final = LateVerbs("swarm", "pb mab|gb", 3, {}, operation=1, dies=range(1, 9))
 
 
 def kills_of(store: str, operation: str) -> Kills:

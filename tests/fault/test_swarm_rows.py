@@ -14,14 +14,18 @@ from typing import Any, Final
 import pytest
 from kit.scenes.swarm_rows import (
     PATIENCE_S,
+    buffer_is_anothers,
+    buffer_is_written_beside_a_reader,
     copy_is_not_written_back,
     delete_it,
     get_it,
     insert_it,
     number_without_a_tombstone,
     put_it,
+    row_has_two_handles,
     two_tombstones,
     update_it,
+    value_is_written_and_not_put,
 )
 
 import limpet
@@ -120,8 +124,21 @@ def test_the_next_client_of_a_killed_deletes_slot_is_not_held_up(
         functools.partial(number_without_a_tombstone, where=1),
         two_tombstones,
         copy_is_not_written_back,
+        buffer_is_anothers,
+        row_has_two_handles,
+        value_is_written_and_not_put,
+        buffer_is_written_beside_a_reader,
     ],
-    ids=["number", "number-beside-a-tombstone", "two-tombstones", "copy"],
+    ids=[
+        "number",
+        "number-beside-a-tombstone",
+        "two-tombstones",
+        "copy",
+        "buffer-is-anothers",
+        "two-handles",
+        "not-put",
+        "reader",
+    ],
 )
 def test_what_an_attempt_leaves_is_no_ones_harm(
     scenario: Callable[[Any], None], pools: Any

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from kit.puppets import Puppet
+from kit.puppets import Puppet, Where
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.fusee.tables import region_name
+from limpet.stores.swarm.words import stamp_of
 
 
 class Scene:
@@ -74,6 +76,22 @@ class Scene:
         """Address of a writer's word of M there."""
         row = writer.pool.client.ident >> INCARNATION_BITS
         return self.base(place) + 8 * (2 + row % self.place.buffers)
+
+    def stamp(self, place: int, writer: Puppet) -> int:
+        """The stamp of a writer's word of M there."""
+        return stamp_of(self.pool.endpoint.load(self.word(place, writer)))
+
+    def reads_when(self, place: int, writer: Puppet, stamped: Callable[[int], bool]) -> Where:
+        """The next read of that replica when the writer's word of M on the last one has such a
+        stamp."""
+        base, word = self.base(place), self.word(len(self.order) - 1, writer)
+
+        def there(verb: str, address: int) -> bool:
+            if verb != "read_words" or address != base:
+                return False
+            return stamped(stamp_of(self.pool.endpoint.load(word)))
+
+        return there
 
     def lock(self, place: int, writer: Puppet) -> int:
         """Address of a writer's lock, on the replica that is read as the one of that number."""

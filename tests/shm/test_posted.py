@@ -115,6 +115,16 @@ def test_a_verb_that_depends_on_another_one_happens_if_that_has_won(endpoint: An
     assert (endpoint.load(8), endpoint.load(16)) == (5, 7)
 
 
+def test_a_write_that_depends_on_a_load_happens_if_that_has_found_it(endpoint: Any) -> None:
+    endpoint.store(8, 5)
+    ticket = endpoint.post_load(8)
+    endpoint.post_gather_if(ticket, 5, 64, words(1, 2), 2, b"right", b"")
+    endpoint.post_gather_if(ticket, 6, 96, words(3, 4), 2, b"wrong", b"")
+    endpoint.wait()
+    assert endpoint.read(64, 21) == words(1, 2).tobytes() + b"right"
+    assert endpoint.read(96, 21) == bytes(21)
+
+
 def test_a_phase_is_one_exchange_and_each_look_before_its_end_another(endpoint: Any) -> None:
     endpoint.reset_counters()
     tickets = [endpoint.post_load(8), endpoint.post_cas(16, 0, 1), endpoint.post_faa(24, 1)]
@@ -359,6 +369,8 @@ def test_a_dependent_verb_is_of_the_phase_and_node_of_the_other(
     first = simulated.post_cas(A, 0, 1)
     with pytest.raises(PhaseError, match=r"not of its phase and node"):
         simulated.post_cas_if(first, 0, B, 0, 1)
+    with pytest.raises(PhaseError, match=r"not of its phase and node"):
+        simulated.post_gather_if(first, 0, B, array("Q", [1]), 1, b"", b"")
     simulated.wait()
     with pytest.raises(PhaseError, match=r"not of its phase and node"):
         simulated.post_cas_if(first, 0, A_TOO, 0, 1)
@@ -373,7 +385,9 @@ def test_a_dependent_verb_happens_only_if_the_other_has_won(
     simulated.turn = Scheduled(**late)
     first = simulated.post_cas(A, 0, 1)
     second = simulated.post_cas_if(first, 0, A_TOO, 0, 1)
+    simulated.post_gather_if(first, 0, A_TOO + 8, array("Q", [1]), 1, b"", b"")
     simulated.wait()
+    assert simulated.load(A_TOO + 8) == (there == 0)
     assert (simulated.result(first) == 0) == (there == 0)
     assert (simulated.result(second) == 0) == (there == 0)
     assert simulated.load(A_TOO) == (there == 0)

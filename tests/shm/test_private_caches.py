@@ -85,6 +85,9 @@ WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
     "post_gather": lambda endpoint, data: endpoint.post_gather(
         START, array("Q", data[:16]), 2, data[16:100], data[104:]
     ),
+    "post_gather_if": lambda endpoint, data: endpoint.post_gather_if(
+        0, 0, START, array("Q", data[:16]), 2, data[16:100], data[104:]
+    ),
     "write": lambda endpoint, data: endpoint.write(START, data),
     "write_words": lambda endpoint, data: endpoint.write_words(START, array("Q", data), WORDS),
     "write_gather": lambda endpoint, data: endpoint.write_gather(

@@ -136,7 +136,7 @@ def test_a_new_entry_knows_nothing_of_the_one_before() -> None:
     for index in range(1, FIXED + REPLICAS):
         cache.words[at + index] = 7
     at = cache.add(b"b")
-    assert [cache.words[at + index] for index in range(1, FIXED + REPLICAS)] == [0] * 7
+    assert [cache.words[at + index] for index in range(1, FIXED + REPLICAS)] == [0] * 9
     assert got(cache, b"a") is None
 
 

@@ -55,7 +55,7 @@ def test_a_recovery_makes_one_handle_without_a_cache(
         os.kill(os.getpid(), signal.SIGKILL)
 
     seen = set()
-    for fuse in range(1, 120, 3):
+    for fuse in range(1, 274, 7):
         with pytest.raises(AssertionError, match="-9"):
             gather(lambda fuse=fuse: killed(fuse))
         (dead,) = [

@@ -5,6 +5,7 @@ And what it refuses: parameters that cannot be, clients that have no number as a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -353,7 +354,7 @@ def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -
         if ended:
             break
         pools.destroy()
-    assert number > 4
+    assert number > 2
 
 
 @pytest.mark.either_build("every step of the same lines")
@@ -374,8 +375,8 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         update = functools.partial(writer.store.update, b"k", b"new")
         if writer.begin(update, verb_on("cas", None, number)):
             break
-        # at each replica: the pointer, the word in M; then VERIFIED at each
-        there = (number - 1) // 2
+        # at each replica the word in M; then VERIFIED at each
+        there = number - 1
         value = b"new" if there else b"2"
         first = get_trips(store, b"k", value)
         if there == 0:
@@ -383,19 +384,18 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         elif there < majority:
             # read; our row; pointer, value, copy; value; read, TRYLOCK
             assert first == 8
-        elif there == majority and number == 2 * majority + 1:
+        elif there == majority:
             assert first == 5  # read, pointer, value; read, TRYLOCK
         else:
             assert first <= 3  # VERIFIED, and perhaps not in place yet
         assert get_trips(store, b"k", value) == 1
-        # beside a copy, M alone does not show which side of the row is empty
-        assert update_trips(store, b"k", b"other") == (2 if 0 < there < majority else 1)
+        assert update_trips(store, b"k", b"other") == 1  # the second get has read the row
         assert writer.go()
         assert get_trips(store, b"k", b"other") <= 3  # it may have put its own value in place
         assert get_trips(store, b"k", b"other") == 1
         sound(store)
         pools.destroy()
-    assert number > 3 * majority
+    assert number > 2 * majority
 
 
 @pytest.mark.parametrize("operation", ["put", "update"])
@@ -477,8 +477,7 @@ def _late_update(pools: Any, read: bool, fill: int, size: int) -> bool:
     keys = [b"f%d" % number for number in range(fill)] + [b"k"]
     for key in keys:
         other.store("swarm", name="test").insert(key, b"v")
-    for _ in range(2):
-        store.put(b"another" if read else b"k", b"v")
+    store.put(b"another" if read else b"k", b"v")
     assert store.get(b"k") == b"v"
     addresses = store_words(store, b"k")
     ident, tuples = (pool.endpoint.load(at) for at in addresses)
@@ -515,7 +514,8 @@ def store_words(store: Any, key: bytes) -> tuple[int, int]:
 
 
 def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
-    """A forked client knows the places of its parent, and has a row of its own."""
+    """A forked client knows the places of its parent, and has a row of its own; and the buffers
+    there of the one before."""
     store = pools(nodes=3).store("swarm", name="test", capacity=100)
     store.put(b"k", b"0")
 
@@ -526,8 +526,9 @@ def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
         after = store.stats()
         return {name: after[name] - before[name] for name in ("writes", "cas_lost", "round_trips")}
 
-    for _ in range(3):
-        assert gather(update) == [{"writes": 2, "cas_lost": 0, "round_trips": 3}]
+    for number in range(3):
+        trips = 2 if number else 3  # the first one has no memory at hand for a buffer
+        assert gather(update) == [{"writes": 2, "cas_lost": 0, "round_trips": trips}]
         store.put(b"k", b"of the parent")
         store.recover()
 
@@ -791,3 +792,25 @@ def test_a_client_without_a_number_reads_what_is_at_a_minority(pools: Any, numbe
     assert ninth.get(b"k") == b"old"
     assert writer.go()
     assert ninth.get(b"k") == b"new"
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_row_has_two_buffers_or_one_while_blocks_are_short(pools: Any, short: bool) -> None:
+    """Of a key that is written on and on."""
+    pool = pools(nodes=3, node_size="1MiB")
+    store = pool.store("swarm", name="test", capacity=20)
+    store.put(b"k", b"0")
+    if short:
+        others = pool.store("fusee", name="others", capacity=20, replicas=3)
+        with contextlib.suppress(limpet.StoreFull):
+            for number in itertools.count():
+                others.insert(b"%d" % number, bytes(3000))
+    for number in range(40):
+        store.update(b"k", b"%d" % number)
+    (reference,) = store.slots_taken()
+    recycling = store.register.recycling
+    assert recycling.visit(reference)
+    assert len(recycling.buffers_named()) == (1 if short else 2)
+    assert store.get(b"k") == b"39"
+    store.check()
+    assert pool.audit()["leaked"] == 0

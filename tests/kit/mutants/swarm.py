@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -22,10 +23,13 @@ from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
     GONE,
+    HEADER_WORDS,
     IN_PLACE_WORDS,
     READ,
     STAMP_SHIFT,
     TIME_SHIFT,
+    UNDECIDED,
+    UNKNOWN,
     VERIFIED,
 )
 from limpet.stores.swarm.parameters import SwarmParameters
@@ -136,7 +140,7 @@ def recycles_what_is_remembered(read: Any) -> Any:
     def run(self: Any) -> int:
         outcome = int(read(self))
         if outcome == DONE and getattr(self.row, "copied", 0):
-            self.row.recycle(self.row.copied, self.row.buffer)
+            self.row.make_room(self.row.copied)
         return outcome
 
     return run
@@ -184,6 +188,37 @@ def gives_up_without_a_hand(self: Any, seen: int, row: int, reference: int) -> N
     self.heap.free(reference)
 
 
+def counts_alone(init: Any) -> Any:
+    """A handle numbers what it remembers by itself."""
+
+    def run(self: Any, client: Any, entry: int) -> None:
+        init(self, client, entry)
+        self.last = array("Q", [0])
+
+    return run
+
+
+def stays_on_its_side(end: Any) -> Any:
+    """A row has one buffer, which each WRITE uses again."""
+
+    def run(self: Any, w: int, held: int) -> None:
+        end(self, w, held)
+        self.side = side_of(w)
+
+    return run
+
+
+def reads_any_stamp(read_at: Any) -> Any:
+    """A buffer's value is taken, whichever tuple it is of."""
+
+    def run(self: Any, reference: int, address: int, stamp: int, length: int) -> Any:
+        self.endpoint.read_words(address, self.image, HEADER_WORDS)
+        there = self.image[0] >> STAMP_SHIFT
+        return read_at(self, reference, address, there, UNKNOWN)
+
+    return run
+
+
 def disposes_with_its_ident(self: Any, reference: int) -> None:
     if self.visit(reference):
         for buffer in self.buffers_named():
@@ -209,15 +244,9 @@ def compares_whole_words(self: Any, word: int) -> int:
     return sum(self.tops[self.order[n]] == word for n in range(self.read))
 
 
-def learns_without_numbers(self: Any) -> bool:
-    left = right = True
-    for n in range(self.quorum.read):
-        replica = self.quorum.at(n)
-        replica.mine[replica.k] = replica.metadata(self.writer)
-        left = left and not replica.named(self.writer, 0)
-        right = right and not replica.named(self.writer, 1)
-    self.side = 0 if left else 1
-    return left or right
+def agrees_without_numbers(self: Any, side: int) -> int:
+    named = {self.quorum.at(n).named(self.writer, side) for n in range(self.quorum.read)}
+    return named.pop() if len(named) == 1 else UNDECIDED
 
 
 # ---- Safe-Guess ----------------------------------------------------------------------------------
@@ -270,7 +299,7 @@ def withdraws(confirmed: int = DONE, locks: bool = True) -> Any:
     def run(self: Any, w: int, held: int) -> int:
         quorum, row = self.quorum, self.row
         if quorum.valid == quorum.read and quorum.count_at_least(quorum.top) < quorum.majority:
-            row.recycle(w, row.buffer)
+            row.make_room(w)
             if self.max_register.confirm() == confirmed:
                 row.side = -1
                 m = quorum.top
@@ -312,12 +341,12 @@ EXPLORED: Final = (
             replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),
             replaced("swarm/write_back", "WriteBack._put_copy", puts_into_the_writers_row),
         ),
-        exploration={"program": STALE},
+        exploration={"program": "ub ub gb|ub gb|gb gb"},
     ),
     Mutant(
         "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
         (replaced("swarm/words", "placed", placed_without_writer),),
-        exploration={"program": "ua ga|ua ga|ga ga|ga"},
+        exploration={"program": "ub gb|ub gb|gb gb|gb"},
     ),
     Mutant(
         "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
@@ -327,7 +356,7 @@ EXPLORED: Final = (
     Mutant(
         "buffer-is-given-up-without-a-journal", ("leaked",),
         (replaced("swarm/row", "Row.give_up", gives_up_without_a_hand),),
-        exploration={"program": "ua ua|ga", "crashes": 1},
+        exploration={"program": "ua ua da|ga", "crashes": 1},
     ),
     Mutant(
         "kept-without-a-look-at-the-ident", ("leaked",),
@@ -399,11 +428,31 @@ TOMBSTONE_AT_A_MINORITY: Final = Mutant(
     (),
     (Change("swarm/max_register", "Insistence.__init__", insists_hastily),),
 )
+WRITTEN_WITHOUT_A_LOOK: Final = Mutant(
+    "buffer-is-written-again-without-a-look-at-the-ident",
+    (),
+    (replaced("swarm/quorum", "Quorum.stands_at", lambda self, k: True),),
+)
+HANDLES_DO_NOT_SHARE: Final = Mutant(
+    "row-is-remembered-although-another-handle-has-written",
+    (),
+    (Change("swarm/row", "Turns.__init__", counts_alone),),
+)
+SIDE_STAYS: Final = Mutant(
+    "buffer-of-the-last-tuple-is-written-again",
+    (),
+    (Change("swarm/row", "Row.end", stays_on_its_side),),
+)
+STAMP_IS_NOT_COMPARED: Final = Mutant(
+    "buffer-that-was-written-again-is-read-as-the-old-value",
+    (),
+    (Change("swarm/replica", "Buffers._read_at", reads_any_stamp),),
+)
 NUMBER_IS_EMPTY: Final = Mutant(
     "s10-number-of-a-tombstone-is-taken-for-empty",
     (),
     (
-        replaced("swarm/row", "Row.take_metadata", learns_without_numbers),
+        replaced("swarm/row", "Row._agreed", agrees_without_numbers),
         replaced("swarm/row", "Row._drop_numbers", NOTHING),
     ),
 )

@@ -25,7 +25,6 @@ from kit.mutants.swarm import (
 from kit.puppets import (
     Puppet,
     ShiftedPool,
-    after,
     verb_on,
     verb_on_address,
 )
@@ -33,6 +32,7 @@ from kit.registers import Scene
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.swarm.words import side_of
 
 HOUR_US = 3_600_000_000
 
@@ -42,7 +42,7 @@ def _lock_is_refused(pools: Any) -> None:
     scene = Scene(pools, 4)
     ahead, stale, reader, last = scene.clients
     ahead.pool.clock.after(ahead.pool.clock.guess() + HOUR_US)
-    ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", None, 3))
+    ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", scene.nodes[1]))
     # it has seen that at the first replica, and its own guess is at a majority
     assert not stale.begin(
         functools.partial(stale.store.update, b"k", b"A"), verb_on("read_words", None, 3)
@@ -89,7 +89,9 @@ def _minority_is_lost(pools: Any) -> None:
     """A value is read that only the first replica has, whose node is lost then."""
     scene = Scene(pools, 3)
     writer, reader, later = scene.clients
-    writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", None, 3))
+    writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
     seen = reader.store.get(b"k")
     scene.pool.fail_node(scene.nodes[0])
     seen_later = later.store.get(b"k")
@@ -111,7 +113,8 @@ def _meet_a_tombstone(scene: Scene) -> tuple[Puppet, Puppet]:
     """A DELETE stands still, with its tombstone at one replica; a guess has met that. Both."""
     deleter, writer = scene.clients[:2]
     assert not deleter.begin(
-        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+        functools.partial(deleter.store.delete, b"k"),
+        verb_on_address("cas", scene.word(1, deleter)),
     )
     assert not writer.begin(
         functools.partial(writer.store.put, b"k", b"new"), verb_on("read_words", scene.nodes[0], 2)
@@ -151,15 +154,8 @@ def _tombstone_is_put_again(pools: Any) -> None:
     reader = scene.clients[2]
     scene.pool.fail_node(scene.nodes[0])
     assert reader.store.get(b"k") == b"new"
-    written = scene.word(1, deleter)
-    put: list[int] = []
-
-    def after_the_tombstone(verb: str, address: int) -> bool:
-        if verb == "cas" and address == written:
-            put.append(address)
-        return bool(put) and verb == "store"
-
-    assert not deleter.go(after_the_tombstone)
+    # it stood before that word of M
+    assert not deleter.go(lambda verb, address: verb == "store")
     _goes_on_without_the_index(scene, writer, deleter)
     assert deleter.go()
     assert scene.store.get(b"k") is None
@@ -177,15 +173,16 @@ def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
     ahead.pool.clock.after(ahead.pool.clock.guess() + HOUR_US)
     deleter, writer = _meet_a_tombstone(scene)
     scene.pool.fail_node(scene.nodes[0])
-    assert not reader.begin(
-        lambda: reader.store.get(b"k"), verb_on("read_words", scene.nodes[2], 2)
-    )
+    guess = scene.stamp(1, writer)
+
+    # it has written the guess back, and reads it again
+    copies = scene.reads_when(2, reader, lambda stamp: stamp == guess)
+    assert not reader.begin(lambda: reader.store.get(b"k"), copies)
     assert not ahead.begin(
-        functools.partial(ahead.store.update, b"k", b"ahead"), verb_on("cas", scene.nodes[2])
+        functools.partial(ahead.store.update, b"k", b"ahead"),
+        verb_on_address("cas", scene.word(2, ahead)),
     )
-    written = scene.word(2, writer)
-    written_again = after(("cas", written), then=("read_words", scene.base(1)))
-    ended = writer.go(written_again)
+    ended = writer.go(scene.reads_when(1, writer, lambda stamp: stamp > guess))
     assert reader.go()
     assert ahead.go()
     between = scene.store.get(b"k")
@@ -198,35 +195,42 @@ def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
     assert seen != [b"new", b"ahead", b"new"]
 
 
-def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
-    """A writer was killed that had begun to move its value to the other pointer. The next one
-    cannot write, meets a tombstone at a minority, and is killed, too: the value stands."""
-    scene = Scene(pools, 2)
-    deleter, writer = scene.clients
-    k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
+def _pointer_is_in_use_and_the_tombstone_is_lost(pools: Any) -> None:
+    """A writer's first update was cut off before a word of M led to its buffer, so the row is taken
+    for empty. Its second update cannot write there, meets a tombstone at a minority, and is killed:
+    the value stands."""
+    scene = Scene(pools, 1)
+    (deleter,) = scene.clients
+    writer = Puppet(pools, scene.pool.url, "swarm")
+    cut_off_at_the_word_of_m(scene, writer)
     writer.store.update(b"k", b"old")
     scene.look()
-    (named,) = {scene.replicas[k].named(row, side) for side in range(2)} - {0}
-    for side in range(2):
-        scene.pool.endpoint.store(scene.place.pointer(k, row, side), named)
+    k, row = scene.order[1], writer.pool.client.ident >> INCARNATION_BITS
+    at = scene.place.pointer(k, row, side_of(scene.replicas[k].metadata(row)))
     assert not deleter.begin(
-        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+        functools.partial(deleter.store.delete, b"k"),
+        verb_on_address("cas", scene.word(1, deleter)),
     )
-    freed: list[int] = []
-
-    def after_something_is_freed(verb: str, address: int) -> bool:
-        if verb == "mcas" and address >> NODE_SHIFT in scene.nodes:
-            freed.append(address)
-        return bool(freed) and verb == "read_words"
-
     if not writer.begin(
-        functools.partial(writer.store.update, b"k", b"new"), after_something_is_freed
+        functools.partial(writer.store.update, b"k", b"new"),
+        lambda verb, _: verb == "read_words" and scene.pool.endpoint.load(at) == scene.ident,
     ):
         writer.abandon()
     deleter.abandon()
     scene.pool.fail_node(scene.nodes[0])
     with within(5, "the get"):
         assert scene.store.get(b"k") in (b"old", None)
+
+
+def cut_off_at_the_word_of_m(scene: Scene, writer: Puppet) -> None:
+    """End the first update of a writer when a pointer names its buffer and no word of M leads
+    there. Then it remembers its row as empty, and its second update finds the pointer in use."""
+    assert not writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"),
+        verb_on_address("cas", scene.word(0, writer)),
+    )
+    writer.abandon()
+    assert writer.store.get(b"k") == b"old"
 
 
 def _value_in_place_is_torn(pools: Any) -> None:
@@ -283,5 +287,5 @@ STEPS: Final = (
     (WRITTEN_AGAIN_WITHOUT_LOCK, _tombstone_is_lost),
     (TOMBSTONE_WITHOUT_LOCK, _tombstone_is_put_again),
     (GUESSED_AGAIN, _tombstone_is_lost_and_the_guess_is_stale),
-    (TOMBSTONE_AT_A_MINORITY, _row_is_not_in_order_and_the_tombstone_is_lost),
+    (TOMBSTONE_AT_A_MINORITY, _pointer_is_in_use_and_the_tombstone_is_lost),
 )

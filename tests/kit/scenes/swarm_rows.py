@@ -5,15 +5,28 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+import pytest
+
 import limpet
-from kit.mutants.swarm import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT
-from kit.puppets import verb_on, verb_on_address
+from kit.mutants.swarm import (
+    COPY_IS_REMEMBERED,
+    HANDLES_DO_NOT_SHARE,
+    NUMBER_IS_EMPTY,
+    NUMBER_IS_LEFT,
+    SIDE_STAYS,
+    STAMP_IS_NOT_COMPARED,
+    WRITTEN_WITHOUT_A_LOOK,
+)
+from kit.puppets import Puppet, verb_on, verb_on_address
 from kit.registers import Scene
 from limpet.fault.matrix.testbed import within
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.core.status import VACANT_CLASS
+from limpet.stores.swarm.words import side_of
 
 PATIENCE_S: Final = 10.0
+KEYS_MAX: Final = 400
 
 
 def put_it(store: Any) -> bytes:
@@ -105,7 +118,7 @@ def copy_is_not_written_back(pools: Any) -> None:
     reader.store.update(b"k", b"of the reader")
     assert other.store.get(b"k") == b"of the reader"
     assert not writer.begin(
-        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", None, 3)
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
     )
     assert not reader.begin(
         lambda: reader.store.get(b"k"), verb_on_address("cas", scene.word(1, reader))
@@ -124,7 +137,101 @@ def copy_is_not_written_back(pools: Any) -> None:
     assert not scene.pool.audit()["leaked"]
 
 
+def _out_of_place(pools: Any, clients: int) -> tuple[Any, list[Puppet]]:
+    """A store without values in place, and clients whose rows of k have both buffers."""
+    store = pools(nodes=3).store(
+        "swarm", name="test", capacity=300, replicas=3, in_place=False, cache_size=1000
+    )
+    store.put(b"k", b"0")
+    puppets = [Puppet(pools, store.pool.url, "swarm") for _ in range(clients)]
+    for puppet in puppets:
+        for value in (b"1", b"2", b"3"):
+            puppet.store.update(b"k", value)
+    return store, puppets
+
+
+def buffer_is_anothers(pools: Any) -> None:
+    """The key was deleted, and the buffer whose turn it is has another key's value by now. Of that,
+    every replica is needed: a node may be lost."""
+    store, (writer,) = _out_of_place(pools, 1)
+    (reference,) = store.slots_taken()
+    recycling = store.register.recycling
+    assert recycling.visit(reference)
+    recycling.quorum.read_all()
+    row = writer.pool.client.ident >> INCARNATION_BITS
+    (turns,) = {
+        replica.named(row, 1 - side_of(replica.metadata(row)))
+        for replica in recycling.quorum.replicas
+    } - {0}
+    place = recycling.register
+    last = place.address((place.first + 2) % 3) >> NODE_SHIFT  # which a WRITE leaves alone
+    store.delete(b"k")
+    written: list[bytes] = []
+
+    def is_anothers(register: int) -> bool:
+        assert recycling.visit(register)
+        return turns in recycling.buffers_named()
+
+    while not any(map(is_anothers, store.slots_taken())):
+        assert len(written) < KEYS_MAX
+        written.append(b"j%d" % len(written))
+        writer.store.insert(written[-1], b"other")
+    with pytest.raises(KeyError):
+        writer.store.update(b"k", b"late")
+    store.pool.fail_node(last)
+    assert all(store.get(key) == b"other" for key in written)
+    store.check()
+
+
+def row_has_two_handles(pools: Any) -> None:
+    """Both of one client, with values that suit one buffer. The one that has written before stops
+    with its value beside both replicas."""
+    store, (writer,) = _out_of_place(pools, 1)
+    writer.pool.store("swarm", name="test").update(b"k", b"other")
+    update = functools.partial(writer.store.update, b"k", b"new")
+    assert not writer.begin(update, verb_on("cas", None, 2))
+    with within(PATIENCE_S, "the get"):
+        assert store.get(b"k") in (b"other", b"new")
+    assert writer.go()
+    assert store.get(b"k") == b"new"
+
+
+def value_is_written_and_not_put(pools: Any) -> None:
+    """A client stops with its value written, and no word of M changed; its operation is cut off."""
+    store, (writer, other) = _out_of_place(pools, 2)
+    writer.store.update(b"k", b"old")
+    assert not writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas"))
+    with within(PATIENCE_S, "the gets"):
+        assert store.get(b"k") == other.store.get(b"k") == b"old"
+    writer.abandon()
+    before = writer.store.stats()["cas"]
+    writer.store.update(b"k", b"last")
+    assert writer.store.stats()["cas"] - before == 2  # in the same buffer
+    assert store.get(b"k") == other.store.get(b"k") == b"last"
+    store.check()
+    assert not store.pool.audit()["leaked"]
+
+
+def buffer_is_written_beside_a_reader(pools: Any) -> None:
+    """A reader looks for a tuple in a buffer that has a later value by then, which is not put."""
+    store, (writer, reader) = _out_of_place(pools, 2)
+    writer.store.update(b"k", b"old")
+    reader.store.get(b"k")
+    assert not reader.begin(lambda: reader.store.get(b"k"), verb_on("read_words", None, 3))
+    writer.store.update(b"k", b"middle")
+    assert not writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas"))
+    with within(PATIENCE_S, "the get"):
+        assert reader.go()
+    assert reader.result in (b"old", b"middle")
+    writer.abandon()
+    assert store.get(b"k") == b"middle"
+
+
 STEPS: Final = (
+    (WRITTEN_WITHOUT_A_LOOK, buffer_is_anothers),
+    (HANDLES_DO_NOT_SHARE, row_has_two_handles),
+    (SIDE_STAYS, value_is_written_and_not_put),
+    (STAMP_IS_NOT_COMPARED, buffer_is_written_beside_a_reader),
     (NUMBER_IS_EMPTY, number_without_a_tombstone),
     (NUMBER_IS_LEFT, number_without_a_tombstone),
     (COPY_IS_REMEMBERED, copy_is_not_written_back),
