@@ -332,6 +332,8 @@ class OneWord:
             self.word = desired
         return before
 
+    post_cas = cas
+
     def futex_wake(self, addr: int, count: int) -> int:
         woken = min(count, self.asleep)
         self.asleep -= woken
