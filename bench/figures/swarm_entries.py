@@ -299,7 +299,7 @@ def _resources(scale: Scale) -> Run:
 
 
 def _entries() -> Iterator[Entry]:
-    fewer = "fewer keys (the parameters), so the hottest have more of the operations."
+    fewer = "Fewer keys (the parameters), so the hottest have more of the operations."
     yield Entry(
         "table 2",
         "round trips of GETs and UPDATEs",
