@@ -122,10 +122,11 @@ JOURNAL = {
     "sherman": ((1, True), (1, True), (1, True)),
     "rtx-sherman": ((1, True), (1, True), (1, True)),
     "fusee": ((2, True), (2, True), (1, True)),
-    "swarm": ((2, True), (2, True), (1, True)),
+    "swarm": ((2, True), (1, True), (2, True)),
 }
 """Of an insert, an update and a delete: the phases in which the client journal has a message of its
-own, and whether it has one in the background. A get has none."""
+own, and whether it has one in the background. A get has none. The update of swarm is the first one
+of its key, which allocates a buffer."""
 
 
 @pytest.mark.parametrize("kind", JOURNAL)
