@@ -50,7 +50,8 @@ class SleepyEndpoint(HookedEndpoint, verbs=MUTATING):
         self.sleep_at = 0
 
     def on_verb(self, verb: str, addr: int, words: int) -> int:
-        if not self.sleep_at:
+        # A thread that renews a lease goes on.
+        if not self.sleep_at or getcurrent().parent is None:
             return words
         if self.sleep_at == 1:
             self.sleep_at = 0
