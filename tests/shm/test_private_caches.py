@@ -26,6 +26,8 @@ AT: Final = COHERENT + 4 * LINE
 WORDS: Final = 40
 """Words of a read or write: five lines, of which the first and last are shared with others."""
 START: Final = AT + 32
+WORD: Final = COHERENT - 8
+"""A word that is 0, in the hardware-coherent range."""
 BEFORE, AFTER = b"b" * 8 * WORDS, b"a" * 8 * WORDS
 
 
@@ -86,7 +88,7 @@ WRITES: Final[dict[str, Callable[[Any, bytes], object]]] = {
         START, array("Q", data[:16]), 2, data[16:100], data[104:]
     ),
     "post_gather_if": lambda endpoint, data: endpoint.post_gather_if(
-        0, 0, START, array("Q", data[:16]), 2, data[16:100], data[104:]
+        endpoint.post_load(WORD), 0, START, array("Q", data[:16]), 2, data[16:100], data[104:]
     ),
     "write": lambda endpoint, data: endpoint.write(START, data),
     "write_words": lambda endpoint, data: endpoint.write_words(START, array("Q", data), WORDS),
@@ -184,7 +186,7 @@ def exchanged(host: CachedClients, writer: Any, reader: Any, write: str, read: s
     READS["read"](reader)
     WRITES[write](writer, AFTER)
     found = READS[read](reader)
-    gap = slice(100, 104) if write.endswith("gather") else slice(0, 0)  # zeros, to a whole word
+    gap = slice(100, 104) if "gather" in write else slice(0, 0)  # zeros, to a whole word
     expected = bytearray(AFTER)
     expected[gap] = bytes(gap.stop - gap.start)
     return found == bytes(expected)
