@@ -90,10 +90,10 @@ Phases, and posted verbs
     and in any order across nodes. All have happened when `wait` returns. A verb that is not posted
     happens after those that were posted on its own node. Words of the control segment are not
     posted. The verbs of `post_cas_if` and `post_gather_if` depend on an earlier one of their phase,
-    on the same node: they happen only if that one had a certain result. (The server of a node could decide that, and no
-    NIC on another one.) If a node is lost, a posted verb raises NodeFailed here or in its `wait`;
-    the other verbs of the phase may have happened. Before any verb raises NodeFailed, all posted
-    ones are done or given up.
+    on the same node: they happen only if that one had a certain result. (The server of a node could
+    decide that, and no NIC on another one.) If a node is lost, a posted verb raises NodeFailed here
+    or in its `wait`; the other verbs of the phase may have happened. Before any verb raises
+    NodeFailed, all posted ones are done or given up.
 
     On mapped memory a posted verb is done at once, a ticket is the result, and posting costs
     nothing. So only the simulator (simulated.py) shows whether a protocol keeps to this: it does

@@ -24,7 +24,7 @@ OTHER_WAY_ROUND = {
     "9": "8192 bytes: UPDATE, median and throughput|8192 bytes: GET, median and UPDATE",
     "12": "UPDATE in so many|clients: GET, median, us: swarm and dm-abd",
 }
-"""What may be, by entry: entries say why, or there are few operations."""
+"""Pairs that may be the other way round, by entry: it says why, or there are few operations."""
 
 
 def quick(*names: str) -> dict[str, Any]:
