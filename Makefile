@@ -2,7 +2,10 @@
 # make test    the tests, on the compiled build and on the pure-Python build
 # make test-all    these, and their repetitions on the compiled build
 # make sanitize    the drills of cuts and of damage under gcc's sanitizers
+# make test-hosts    the cache tests of Django, aiocache and cachelib, from their sdists
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
+# make rack-net    three hosts of a pool over a network, as network namespaces; links are cut; needs root
+# make docs    the documentation as a site, build/site/index.html
 #
 # All set up what they need in .venv (and .venv-pure, .venv-bench) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
@@ -26,8 +29,9 @@ SOURCES := setup.py pyproject.toml $(TYPES) $(wildcard $(TYPES:.pxd=.py) $(CONST
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
-# The tests run by folder and build, two runs at a time; those come first that take longest. Those of
-# fault/ are two runs, so that one core does not wait for the other at the end.
+# The tests run by folder and build, three runs at a time: tests that kill and stop processes wait now
+# and then, so three keep two cores busy. Those come first that take longest. Those of fault/ are two
+# runs, so that one core does not wait for the other at the end.
 FOLDERS := stores fault-a-l fault-m-z others
 RUNS := $(foreach folder,$(FOLDERS),compiled-$(folder) pure-$(folder))
 ONLY_stores := stores
@@ -37,7 +41,7 @@ ONLY_others := . --ignore=stores --ignore=fault
 PART ?= all
 PYTEST := -c ../pyproject.toml --rootdir=..
 
-.PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak sanitize clean
+.PHONY: demo setup test test-rest test-all test-hosts $(RUNS) lint bench rack rack-net soak sanitize docs clean
 
 # Packages of the pure build are installed beside the compilation.
 setup:
@@ -50,10 +54,10 @@ demo: .venv/built
 # All runs, also when one fails; what each prints comes when it has ended. Their needs are made
 # before: they share a directory. tests/kit/parts.py says which tests each part has.
 test: setup
-	$(MAKE) -k -j2 --output-sync=target PART=quick $(RUNS)
+	$(MAKE) -k -j3 --output-sync=target PART=quick $(RUNS)
 
 test-rest: .venv/tools
-	$(MAKE) -k -j2 --output-sync=target PART=rest $(filter compiled-%,$(RUNS))
+	$(MAKE) -k -j3 --output-sync=target PART=rest $(filter compiled-%,$(RUNS))
 
 test-all: setup
 	$(MAKE) -k -j1 test test-rest
@@ -66,6 +70,10 @@ $(filter compiled-%,$(RUNS)): compiled-%: .venv/tools
 $(filter pure-%,$(RUNS)): pure-%: .venv-pure/built
 	cd tests && LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest $(PYTEST) $(ONLY_$*) \
 	    --part $(PART) $(ARGS)
+
+# Downloads the sdists, and plugins for their tests, into build/hosts (tests/hosts/run.py).
+test-hosts: .venv/tools
+	$(BIN)/python tests/hosts/run.py build/hosts
 
 lint: .venv/tools
 	$(BIN)/ruff check .
@@ -80,6 +88,9 @@ bench: .venv-bench/built
 # scenarios (ARGS) writes to docs/rack.txt.part.
 rack: .venv/tools
 	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
+
+rack-net: .venv/built
+	$(BIN)/python -m limpet.fault.rack.network $(ARGS)
 
 # The drills of cuts and of damage on a build with bounds checks and gcc's sanitizers (setup.py), in a
 # directory of its own; the modules in the tree stay as they are. The first error ends the run.
@@ -105,6 +116,10 @@ $(SANITIZED)/built: .venv/built $(TREE)
 # are over or one of them fails. ARGS are the demo's.
 soak: .venv/tools .venv-pure/built
 	$(BIN)/limpet drill soak --minutes $(SOAK_MINUTES) --tests -- $(ARGS)
+
+# Every link is checked; the first that leads nowhere ends it.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Removes what was built, never a pool.
 clean:
@@ -134,10 +149,12 @@ define REQUIRES
 $(@D)/bin/python $(PIP) $(INSTALL) -r $(@D)/requires.txt
 endef
 
-# What limpet names for tests, style and benchmarks. (To install '.[test]' would compile it again.)
+# The extras of limpet for tests, style and benchmarks, or for the site. (To install '.[test]' would
+# compile it again.)
+EXTRA_NAMES := test lint peers
 define EXTRAS
 @$(@D)/bin/python -c 'import importlib.metadata as metadata; \
-    wanted = [f"extra == \"{name}\"" for name in ("test", "lint", "peers")]; \
+    wanted = [f"extra == \"{name}\"" for name in "$(EXTRA_NAMES)".split()]; \
     print(*(line.replace(extra, "python_version > \"3\"") for line in metadata.requires("limpet") \
             for extra in wanted if extra in line), sep="\n")' > $(@D)/extras.txt
 $(@D)/bin/python $(PIP) $(INSTALL) -r $(@D)/extras.txt
@@ -167,9 +184,10 @@ endef
 	LIMPET_PURE= .venv-bench/bin/python $(PIP) $(INSTALL) --no-build-isolation '.[peers]'
 	@touch $@
 
-.venv/tools: .venv/built
+.venv/tools .venv/docs: .venv/built
 	$(EXTRAS)
 	@touch $@
+.venv/docs: EXTRA_NAMES := docs
 
 # By way of the sdist, as the compiled modules in the tree must not get in.
 .venv-pure/archive: .venv-pure/made $(TREE)

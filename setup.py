@@ -6,7 +6,9 @@ import ast
 import contextlib
 import os
 import re
+import shutil
 import sys
+import sysconfig
 from functools import cache
 from multiprocessing import get_start_method
 from pathlib import Path
@@ -16,6 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 PURE = os.environ.get("LIMPET_PURE") == "1"
+COMPILING = not PURE and bool({"bdist_wheel", "build", "build_ext", "editable_wheel"} & {*sys.argv})
 IN_TREE = bool({"editable_wheel", "--inplace"} & {*sys.argv})
 """Whether the modules are for a checkout, and not for a wheel."""
 PACKAGE = sorted(Path("limpet").glob("*/**/*.p[xy]*"))
@@ -66,6 +69,36 @@ if "-O" not in os.environ.get("CFLAGS", ""):
 VERBS = "limpet.shm.endpoint.verbs"
 INLINED = ["--param=max-inline-insns-single=2000", "--param=inline-unit-growth=400"]
 """For the verbs, whose bodies several methods share: none of them may become a call."""
+
+
+def why_not() -> str:
+    """Why limpet cannot be installed here, in a line; empty: it can."""
+    if sys.platform != "linux":
+        return (
+            f"limpet runs on Linux only, and this is {sys.platform}: its processes share memory by "
+            "Linux's /dev/shm, futexes and pidfds; on macOS and Windows use a container, a virtual "
+            "machine, or WSL 2"
+        )
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return (
+            "limpet does not run on free-threaded builds of Python: its handles are kept whole by "
+            "the global interpreter lock; take the ordinary build of this version"
+        )
+    other = "or set LIMPET_PURE=1 to install the pure build, which needs neither, and is slower"
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if COMPILING and not shutil.which(compiler):
+        return (
+            f"no C compiler ({compiler}): limpet is compiled when it is installed from sources; "
+            f"install one (Debian, Ubuntu: gcc and python3-dev; Fedora: gcc and "
+            f"python3-devel; Alpine: gcc, musl-dev and python3-dev), {other}"
+        )
+    if COMPILING and not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return (
+            "no header files of this Python: limpet is compiled when it is installed from sources; "
+            f"install them (Debian, Ubuntu, Alpine: python3-dev; Fedora: python3-devel), "
+            f"{other}"
+        )
+    return ""
 
 
 @cache
@@ -172,6 +205,8 @@ class BuildPy(build_py):
             self.copy_tree(str(CONSTANTS), self.build_lib)
 
 
+if why_not():
+    sys.exit(why_not())
 setup(
     ext_modules=extensions(),
     cmdclass={"build_py": BuildPy},

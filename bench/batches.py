@@ -130,7 +130,10 @@ def _once(store: Any, name: str, keys: list[bytes], way: int) -> float:
     chunks = [keys[first : first + MANY] for first in range(0, len(keys), MANY)]
     pairs = [[(key, VALUE) for key in chunk] for chunk in chunks]
     began = time.perf_counter()
-    if name == "get_many":
+    if way and name.startswith("pipeline"):
+        for items in chunks if name.endswith("gets") else pairs:
+            instructions.pipelined(store, items)
+    elif SINGLY[name] == "gets":
         if way:
             for chunk in chunks:
                 store.get_many(chunk)

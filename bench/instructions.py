@@ -8,9 +8,9 @@ Python's version, and not on how busy the machine is. A little chance is left: s
 client depend on the clock.
 
 An insert is of a new key, so it has its share of growth and splits; the keys that are deleted are
-there before. An insert when full, of a cache, evicts another entry. A transaction exchanges the
-values of two keys. A scan is of 100 pairs. A view reads a byte of a value in place, a reserve fills
-a value of a key that is there.
+there before. An update is of a key that was updated twice before. An insert when full, of a cache,
+evicts another entry. A transaction exchanges the values of two keys. A scan is of 100 pairs. A view
+reads a byte of a value in place, a reserve fills a value of a key that is there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound
+from limpet.stores.core.status import WINDOW
 from limpet.stores.registry import CACHES, KINDS, UNRECOVERED, store_class
 
 KEYS: Final = 1000
@@ -55,7 +56,10 @@ CHANNELS: Final = {
 EVICTING: Final = "insert when full"
 NOTED: Final = "update of a watched store"
 MANY: Final = 64
-SINGLY: Final = {"get_many": "gets", "put_many": "puts", "put_many, new keys": "puts, new keys"}
+SINGLY: Final = {
+    "get_many": "gets", "put_many": "puts", "put_many, new keys": "puts, new keys",
+    "pipeline of gets": "gets", "pipeline of puts": "puts",
+}  # fmt: skip
 """Calls of batches.py with MANY keys each, and the loops over single operations beside them."""
 _COLLECTED: Final = re.compile(r"Collected : (\d+)")
 _SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -78,7 +82,7 @@ def operations(subject: str) -> tuple[str, ...]:
     found = ["get", "update", "insert", "delete"]
     cls = store_class(subject)
     if cls.views:
-        found += ["view", "reserve"]
+        found += ["view"] if subject in CACHES else ["view", "reserve"]
     if cls.transactional:
         found.append("transaction")
     if cls.ordered:
@@ -257,9 +261,10 @@ def work_of(pool: limpet.Pool, subject: str, operation: str, most: int) -> Calla
     keys = [b"key %016d" % number for number in range(KEYS)]
     for key in keys:
         store.put(key, VALUE)
-    for key in keys:  # so that memory is ready, and the caches know them
-        store.put(key, VALUE)
-        store.get(key)
+    for _ in range(2):  # so that memory is ready, each key has its buffers, and the caches know it
+        for key in keys:
+            store.put(key, VALUE)
+            store.get(key)
     if counted != most:
         return many(store, operation, keys, most)
     if operation == "get":
@@ -348,9 +353,23 @@ def many(store: Any, operation: str, keys: list[bytes], most: int) -> Callable[[
 
     if operation == "get_many":
         return lambda number: store.get_many(names[number])
+    if operation.startswith("pipeline"):
+        gets_only = operation.endswith("gets")
+        return lambda number: pipelined(store, names[number] if gets_only else chunks[number])
     if operation.startswith("put_many"):
         return lambda number: store.put_many(chunks[number])
     return gets if operation == "gets" else puts
+
+
+def pipelined(store: Any, items: list[Any]) -> None:
+    """Get these keys, or put these pairs, by a pipeline."""
+    with store.pipeline(WINDOW) as pipeline:
+        if type(items[0]) is bytes:
+            for key in items:
+                pipeline.get(key)
+        else:
+            for key, value in items:
+                pipeline.put(key, value)
 
 
 def main(subject: str, operation: str, ops: str, url: str) -> None:

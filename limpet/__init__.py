@@ -9,7 +9,14 @@ A pool that stays is made by `limpet.create("shm://NAME")`.
 There is no server. Any process may be killed at any instruction; see the README.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if "t" in getattr(sys, "abiflags", ""):
+    raise ImportError(
+        "limpet does not run on free-threaded builds of Python: its handles are kept whole by the "
+        "global interpreter lock; take the ordinary build of this version"
+    )
 
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
@@ -41,6 +48,7 @@ from limpet.shm.errors import (
     PoolVersion,
     ReentrantUse,
     ResultExpired,
+    SnapshotDamaged,
     StoreCorrupt,
     StoreDropped,
     StoreError,
@@ -64,6 +72,7 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.execution import Transaction
 
 create = Pool.create
+restore = Pool.restored
 temporary = Pool.temporary
 open = Pool.open  # noqa: A001
 
@@ -101,6 +110,7 @@ __all__ = [
     "ReentrantUse",
     "ResultExpired",
     "SharedDict",
+    "SnapshotDamaged",
     "StoreCorrupt",
     "StoreDropped",
     "StoreError",
@@ -118,6 +128,7 @@ __all__ = [
     "msgspec_codec",
     "open",
     "prune",
+    "restore",
     "temporary",
 ]
 

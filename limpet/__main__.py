@@ -27,11 +27,18 @@ COMMANDS: Final = {
     "keys": ("cli.dumps", "Write the keys of a store to stdout."),
     "load": ("cli.dumps", "Put the entries of a dump into a store."),
     "ls": ("cli.pools", "List the pools in shared memory."),
+    "man": ("cli.man", "Write the manual page to stdout."),
+    "metrics": ("cli.metrics", "Serve the figures of a pool to Prometheus."),
     "prune": ("cli.prune", "Remove what killed processes have left."),
     "put": ("cli.values", "Set a key to a value."),
     "rack": ("cli.rack", "Lose a virtual machine that works on a pool."),
     "rename": ("cli.values", "Give a store another name."),
     "replace-node": ("cli.pools", "Give a lost memory node new memory, and fill it."),
+    "report": ("bench.cli.report", "Run a drill or benchmark, and write a page about it."),
+    "restore": ("cli.snapshots", "Make a pool from a snapshot."),
+    "serve": ("cli.serve", "Serve a pool's memory nodes over a network."),
+    "snapshot": ("cli.snapshots", "Write a whole pool to a file."),
+    "top": ("cli.top", "Show what the processes of a pool do, all the time."),
     "watch": ("cli.pools", "Recover dead clients promptly."),
     "worker": ("cli.worker", "Run calls of a named executor."),
 }
@@ -61,7 +68,8 @@ class Main(Commands):
 def main() -> None:
     """Crash-tolerant key-value stores in shared memory, for many processes without a server.
 
-    POOL is a URL: shm://NAME (or just NAME), file:///DIR, dax:///dev/dax0.0,/dev/dax1.0
+    POOL is a URL: shm://NAME (or just NAME), file:///DIR, dax:///dev/dax0.0,/dev/dax1.0,
+    net://HOST:PORT/NAME
     """
 
 

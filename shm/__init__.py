@@ -5,7 +5,8 @@ endpoint    verbs on memory, native and portable, hooks on them, and the layout 
 alloc       blocks, size classes, the heap, and blocks that are taken from living owners
 replicas    replica sets of blocks, the view of the nodes
 clients     slots, pins, epochs, liveness, fencing
+net         memory nodes over a network
 catalogue   directories of names, and regions
 pool.py     wires them; contents.py has its questions to stores; audit.py accounts for every byte;
-            recovery.py takes in a dead client, replacement.py makes new memory for a lost node
+            recovery.py recovers a dead client, replacement.py makes new memory for a lost node
 """

@@ -47,7 +47,7 @@ class Descriptor:
         _latest[fd] = self
 
     def is_open(self) -> bool:
-        """Whether the number is still that of our file, as nobody closed it behind us."""
+        """Whether the number is still that of our file: it was not closed behind us."""
         if self.fd < 0 or _latest.get(self.fd) is not self:
             return False
         try:

@@ -53,6 +53,8 @@ from limpet.shm.errors import LimpetError, PoolExists, PoolNotFound
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet.shm.backends.backend import Location
     from limpet.shm.backends.superblock import Superblock
 
@@ -242,7 +244,11 @@ def _pruned(location: Location, dry_run: bool) -> list[dict[str, Any]]:
     return [{"url": location.url, "what": what, "bytes": size}]
 
 
-def cleared(location: Location, error: PoolExists) -> None:
-    """Before a pool is made where one is: remove that one if it is over, else raise `error`."""
-    if not remove(location):
-        raise error
+def in_place_of(location: Location, make: Callable[[], Any]) -> Any:
+    """`make` a pool; if there is one that is over, after it was removed. Raises PoolExists."""
+    try:
+        return make()
+    except PoolExists:
+        if not remove(location):
+            raise
+        return make()

@@ -73,6 +73,10 @@ class PoolClosed(PoolError):
     """The pool handle was closed."""
 
 
+class SnapshotDamaged(LimpetError):
+    """A file is no snapshot of a pool, or not a whole one."""
+
+
 class NodeFailed(LimpetError):
     """A memory node is lost: SIGBUS on access, or marked failed in the control segment.
 
@@ -104,7 +108,8 @@ class CoherenceError(LimpetError):
 
 
 class ClientError(LimpetError):
-    """A client's place in the pool is in question: no free slot, or it was declared dead."""
+    """This process cannot be, or stay, a client of the pool, such as for want of a slot or a
+    descriptor, or as it was declared dead."""
 
 
 class ReentrantUse(LimpetError):
@@ -128,7 +133,7 @@ class StoreFull(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """`check()` found a broken invariant."""
+    """`check()` found a broken invariant, or an operation met damaged memory."""
 
 
 class StoreStuck(StoreError):

@@ -34,13 +34,16 @@ def recover(pool: Any) -> dict[str, Any]:
             found["clients"].append(client_id(slot, word))
             found["objects"] += counts["objects"]
             found["blocks"] += counts["blocks"]
-    found["blocks"] += pool.regions.sweep() + pool.client.pinned(lambda: _sweep_backups(pool))
+    released, backing = pool.regions.sweep()
+    if backing:
+        released += pool.client.pinned(lambda: _sweep_backups(pool, backing))
+    found["blocks"] += released
     return found
 
 
-def _sweep_backups(pool: Any) -> int:
+def _sweep_backups(pool: Any, nodes: list[int]) -> int:
     released = 0
-    for node in range(pool.parameters.nodes):
+    for node in nodes:
         with contextlib.suppress(NodeFailed):  # then its backups are gone with it
             released += pool.blocks.groups.sweep(node)
     return released

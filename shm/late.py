@@ -3,8 +3,9 @@
 Such an import happens within a call of a user's, so a signal handler, a fork or another thread may
 come in between. For all of them it is whole, or has not begun:
 
-- It runs in a thread in which no signal handler runs (uninterrupted.py). What a handler raises goes
-  on when it is over; a handler that uses the same part waits, and does not find half of a module.
+- It runs in a thread in which no signal handler runs (uninterrupted.py). An exception of a handler
+  goes on when the import is over; a handler that uses the same part waits, and does not find half
+  of a module.
 - A fork waits for it. Else the child would have half of a module, and the module's lock, held by a
   thread that the child has not.
 

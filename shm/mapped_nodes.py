@@ -65,23 +65,26 @@ class MappedNodes:
 
     def renew(self, view: View) -> None:
         """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""
-        for node in range(self.parameters.nodes):
-            while True:
-                word = view.word(node)
-                if state_of(word) != IN_SERVICE or word == self.endpoint.expected(node):
-                    break
+        for node, word in enumerate(view.words()):
+            while state_of(word) == IN_SERVICE and word != self.endpoint.expected(node):
                 try:
                     segment = self.open(node, generation_of(word))
                 except ClientError:
                     raise  # we have no descriptor for it, and it is well
                 except LimpetError as error:
-                    if view.word(node) != word:
+                    before, word = word, view.word(node)
+                    if word != before:
                         continue  # it is lost again, or was replaced again
                     raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
                 self.use(segment, word)
+                word = view.word(node)
 
     def open(self, node: int, generation: int) -> nodes.MemoryNode:
         """The memory of that generation that a node was given."""
+        control: Any = self.segments[-1]
+        if control.remote:
+            found: nodes.MemoryNode = control.sibling(node, self.parameters.node_size, generation)
+            return found
         segment, _ = nodes.open_(
             nodes.parse_url(self.url),
             node,

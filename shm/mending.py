@@ -57,8 +57,8 @@ while the process has no client slot, and the slot's state word while it has one
     its slot up                         next process takes it
     with a slot, in a pool that is      the process is a client, as others are: it may go on, or its
     whole                               lease is over and it is recovered
-    with a slot, while it makes the     the next process frees the slot: the word `power` is 0, so
-    pool whole                          it begins by making the pool whole anew
+    with a slot, while it makes the     the next process frees the slot: the word `power` is below
+    pool whole                          UNMENDED_END, so it begins by making the pool whole anew
 
 A kill leaves behind: the number of a dead process, for a lease. The words are not persistent; what
 a power cut leaves of them is waited for likewise.
@@ -319,7 +319,8 @@ def _set_power(pool: Any, expected: int, word: int) -> None:
 
 def _mend(pool: Any, boot: int) -> None:
     endpoint, began = pool.endpoint, time.monotonic()
-    # ORDER: before any slot is taken: whoever opens the pool now makes it whole, and does not join.
+    # ORDER: before any slot is taken: a process that opens the pool now makes it whole, too, before
+    # it joins.
     power = endpoint.load(POWER)
     number = 1 + (max(power, SEVERAL) if _is_unmended(power) else SEVERAL)
     _set_power(pool, power, number)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -27,6 +28,7 @@ from limpet.shm.backends.name import is_there, release
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.segments import (
     canonical,
+    complete_segments,
     create_segments,
     node_options,
     open_segments,
@@ -131,8 +133,13 @@ class PoolCore:
         *,
         latency: Latency = "local",
         options: nodes.NodeOptions | None = None,
+        is_whole: bool = True,
     ) -> None:
-        """Wire up mapped `segments`, the control segment last, and join. Closes them on failure."""
+        """Wire up mapped `segments`, the control segment last, and join. Closes them on failure.
+
+        `is_whole`: as the control segment is not before `create_filled` has filled the pool.
+        """
+        self._is_whole = is_whole
         self.url = url
         self.parameters = parameters
         self.uuid = uuid
@@ -140,7 +147,9 @@ class PoolCore:
         self.options = options or nodes.NodeOptions()
         self.handles: weakref.WeakSet[Any] = weakref.WeakSet()
         """The handles of stores; each one's `replaced` is called when a node has new memory."""
-        self.endpoint = self.endpoint_class()
+        location = parse_url(url)
+        self.remote = self.remote or location.endpoint_class is not None
+        self.endpoint = (location.endpoint_class or self.endpoint_class)()
         self.mapped = self.mapped_class(
             url, uuid, parameters, self.options, self.endpoint, segments, self.handles
         )
@@ -203,7 +212,11 @@ class PoolCore:
         if self.remote:
             self.client.lasting = LastingPin(self.client, self.membership)
         control = self.mapped.segments[-1]
-        self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
+        if control.remote:
+            self.membership.make_heart = parse_url(self.url).heart_class
+            self.membership.heart = self.membership.make_heart()
+        else:
+            self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
         self.regions = Regions(
@@ -271,11 +284,7 @@ class PoolCore:
             return create_segments(url, nodes, node_size, options, {**parameters})
 
         def make() -> Any:
-            try:
-                made, uuid, checked = segments()
-            except PoolExists as error:
-                ephemeral.cleared(parse_url(canonical(url)), error)
-                made, uuid, checked = segments()
+            made, uuid, checked = ephemeral.in_place_of(parse_url(canonical(url)), segments)
             try:
                 pool = cls(canonical(url), made, checked, uuid, latency=latency, options=options)
                 # ORDER: only now, if it is ephemeral: without a client it would be removed.
@@ -290,6 +299,60 @@ class PoolCore:
             unlink_quietly(url, pool.uuid)
 
         return uninterrupted(make, unmake)  # type: ignore[no-any-return]
+
+    @classmethod
+    def create_filled(
+        cls,
+        url: str,
+        fill: Callable[[Self], Any],
+        *,
+        nodes: int | None = None,
+        node_size: int | str | None = None,
+        mode: int = 0o600,
+        group: int | str | None = None,
+        numa_node: NumaNode = None,
+        prefault: bool = False,
+        huge_pages: bool = False,
+        **parameters: Unpack[PoolOptions],
+    ) -> tuple[Self, Any]:
+        """A new pool that no other process can open before `fill` has returned; and its result.
+
+        If the process is killed before, the pool is a half-created one, as that of a killed
+        creator: the next creator of the name, or `prune`, removes it. After an exception it is
+        gone. Parameters and errors as of `create`.
+        """
+        options = node_options(numa_node, prefault, huge_pages, mode=mode, group=group)
+        location = parse_url(canonical(url))
+
+        def segments() -> Any:
+            return create_segments(url, nodes, node_size, options, {**parameters}, False)
+
+        def make() -> Any:
+            made, uuid, checked = ephemeral.in_place_of(location, segments)
+            try:
+                return cls(location.url, made, checked, uuid, options=options, is_whole=False)
+            except BaseException:
+                remove_leftovers(location)  # its segments are closed, and the name is free
+                raise
+
+        def unmake(pool: Any) -> None:
+            pool.close()
+            # If another creator has the name by now, it holds it.
+            remove_leftovers(location)
+
+        def complete() -> None:
+            # A kill here: a half-created pool, though nothing is lacking.
+            complete_segments(pool.mapped.segments[-1], pool.parameters, pool.uuid)
+            pool._is_whole = True
+
+        pool = uninterrupted(make, unmake)
+        try:
+            found = fill(pool)
+            uninterrupted(complete)
+        except BaseException:
+            uninterrupted(lambda: unmake(pool))
+            raise
+        return pool, found
 
     @classmethod
     def open(
@@ -380,6 +443,9 @@ class PoolCore:
     # ---- identity ---------------------------------------------------------------------------
 
     def _join(self, forked: bool = False) -> None:
+        if self.mapped.segments[-1].remote:
+            # A host of its own: other hosts' clients judge it by its lease, and never by its pid.
+            self.membership.host_name = f"net{os.getpid()}-{secrets.token_hex(8)}"
         if self.parameters.durable:
             mending.join(self, forked)
         else:
@@ -396,7 +462,8 @@ class PoolCore:
             except PoolNotFound:
                 self.membership.depart()
                 raise
-        if location.reuses_memory and not is_there(location, control.fd, self.uuid):
+        whole = self._is_whole
+        if whole and location.reuses_memory and not is_there(location, control.fd, self.uuid):
             self.membership.depart()
             raise PoolNotFound(f"{self.url} was destroyed; its memory is another pool's by now")
         if not self.parameters.multi_host:

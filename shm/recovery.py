@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from limpet.shm.clients.client import DAMAGE
 from limpet.shm.clients.holds import let_go
-from limpet.shm.clients.membership import journal_of
+from limpet.shm.clients.membership import journal_then
 from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
     CHANGES,
@@ -90,11 +90,11 @@ def recover_client(
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): the next client that sweeps carries on.
         # ORDER: the era before the pin, as in epoch.py.
-        era = endpoint.load(at + ERA)
-        client.share_pin(endpoint.load(at + PIN), era)
-        journal = journal_of(endpoint, slot)
+        era, pin = endpoint.load_all((at + ERA, at + PIN))
+        client.share_pin(pin, era)
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
-        if endpoint.load(at) != dying:
+        journal, found = journal_then(endpoint, slot)
+        if found != dying:
             return counts  # another client has finished
         lap("journal")
         if endpoint.durable:
@@ -106,8 +106,10 @@ def recover_client(
         for reference, link_address in journal:
             counts["objects"] += _settle(client, reference, link_address)
             # CRASH(settled): the next client repeats it, while the dead client's pin stands.
-        for record in range(at + RECORDS, at + RECORDS + 8 * RECORDS_COUNT, 8):
-            counts["objects"] += _let_go(client, record)
+        records = range(at + RECORDS, at + RECORDS + 8 * RECORDS_COUNT, 8)
+        *held_words, changes = endpoint.load_all((*records, at + CHANGES))
+        for record, held in zip(records, held_words, strict=True):
+            counts["objects"] += held != 0 and _let_go(client, record)
             # A kill here leaves the other records to the next client.
         lap("objects")
         returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
@@ -115,7 +117,6 @@ def recover_client(
         lap("blocks")
         if not complete:
             return counts
-        changes = endpoint.load(at + CHANGES)
         if changes & 1:
             # ORDER: all that it left is decided; by a CAS, as another recoverer may be late.
             endpoint.cas(at + CHANGES, changes, changes + 1)

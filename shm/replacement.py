@@ -8,8 +8,8 @@ it, as the leader of a change of the view (view.py). Steps, with the node's stat
        sets, or objects or slots with replicas, are parked. Begin again if one of them is dead
     3. fill the new memory: block words, used bits and contents of every replica set that has a
        place on the node (`Filling`), then the tables of the replicated stores (`Contents.refill`)
-    4. free objects with replicas that no store links to and no client journal names: their link was
-       on the lost node only, written by a client that died. Not while other nodes are lost
+    4. unless other nodes are lost: free objects with replicas that no store links to and no client
+       journal names. Their link was on the lost node only, written by a client that died
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
     6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and use it
 

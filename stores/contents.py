@@ -1,4 +1,4 @@
-"""What a pool does with its stores: it answers the memory layer for them, and drops them.
+"""A pool's part in its stores: it answers the memory layer for them, and drops them.
 
 The answers (`StoreContents`, shm/contents.py). A client journal has a link that only a store can
 judge by the store's own name of it (fusee/links.py), which has the number of the store's entry in

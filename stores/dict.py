@@ -5,12 +5,11 @@ changes a copy. `d[k] = d[k] + [x]` is not atomic; `d.update_with(k, lambda v: v
 codec "pickle", reading executes code that any process that may write to the pool can choose.
 
 `setdefault` is atomic in every kind of store. `pop`, `popitem`, `compare_and_set` and `update_with`
-are in the kinds race, rtx-race, rtx-sherman, rcuckoo and loco, which can compare a value and
+are in the kinds race, rtx-race, rtx-sherman, fusee, rcuckoo and loco, which can compare a value and
 replace it in one step. In the others the last two raise StoreError, and a value may be replaced
 between the two steps of `pop` and `popitem`, which still give an entry to one process only. The
-registers of swarm cannot: they are wait-free, and take part in no consensus. A write of fusee that
-loses a round counts as done just before the winner's, so no writer knows the value that it
-replaces. The other kinds are baselines, and stay as in their papers.
+registers of swarm cannot: they are wait-free, and take part in no consensus. The other kinds are
+baselines, and stay as in their papers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.endpoint import forks
-from limpet.shm.errors import KeyExists, KeyTooLarge, ReentrantUse
+from limpet.shm.errors import KeyExists, KeyTooLarge, ParameterError, ReentrantUse
 
 if TYPE_CHECKING:
     from limpet.stores.channels.changes import Changes
@@ -92,6 +91,15 @@ class SharedDict(MutableMapping[K, V]):
     def get(self, key: K, default: object = None) -> object:
         data = self._get(self._key(key))
         return default if data is None else self._decode(data)
+
+    def view(self, key: K, default: object = None) -> Any:
+        """The value without a copy, over the shared memory, or `default`: with the codec "bytes" a
+        read-only memoryview, with "numpy" a read-only ndarray. It stays what it is, whatever others
+        do to the key, until it and all that is made of it are gone (`ValueView.memory`).
+
+        Raises ParameterError: the codec is another one; StoreError: the kind of store has no views.
+        """
+        return viewed(self.store, self.codec, key, default)
 
     def changes(self) -> Changes:
         """The changes of keys from now on, as `Store.changes`, which says more. StoreError: this
@@ -185,7 +193,7 @@ class SharedDict(MutableMapping[K, V]):
         here = (forks.count, threading.get_ident(), name)
         if here in self._updating:
             raise ReentrantUse(
-                f"update_with({key!r}) in the function of another one for this key would never end"
+                f"update_with({key!r}) in the function of an update_with of this key would not end"
             )
         self._updating.add(here)
         try:
@@ -244,6 +252,17 @@ class SharedDict(MutableMapping[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self.store.pool, self.store.kind, self.store.name)
+
+
+def viewed(store: Any, codec: Codec, key: Any, default: object) -> Any:
+    """The value of a key over the shared memory, or `default`."""
+    if codec.view is None:
+        raise ParameterError(
+            f"{store.name}: values of the codec {codec.name!r} are decoded, so none is there in "
+            "place; those of 'bytes' and 'numpy' are"
+        )
+    found = store.view(codec.encode_key(key)).memory()
+    return default if found is None else codec.view(found)
 
 
 def is_hashable(key: object) -> bool:

@@ -35,6 +35,7 @@ from limpet.stores import contents
 from limpet.stores.channels.of_pool import ChannelCalls
 from limpet.stores.core.base import made_for
 from limpet.stores.core.codecs import Codec, name_of
+from limpet.stores.core.keeper import Keepers
 from limpet.stores.core.names import NAME_SIZE_MAX, a_store, is_name
 from limpet.stores.core.views import settle_late
 from limpet.stores.dict import SharedDict
@@ -50,11 +51,12 @@ from limpet.stores.registry import (
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from limpet.shm.parameters import TemporaryOptions
+    from limpet.shm.parameters import PoolOptions, TemporaryOptions
     from limpet.stores.cache.cache import Cache
     from limpet.stores.channels.manager import Manager
     from limpet.stores.rtx.execution import Transaction
     from limpet.stores.rtx.user_objects import TxObject, TxObjects
+    from limpet.stores.snapshots import Snapshot
 
 Result = TypeVar("Result")
 
@@ -63,6 +65,9 @@ ATTEMPTS: Final = 1000
 
 _transactions: Any = None
 """rtx/transaction.py, once it is imported: `late` would take 4 % of a small transaction."""
+BOUNDS: Final = ("max_bytes", "max_items")
+"""Parameters that a cache has got from a resize, or as it was made (cache/bounds.py)."""
+RESIZE_WAYS: Final = ("refuse", "keep", "newest")
 RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
 OBJECTS: Final = "objects"
@@ -99,11 +104,59 @@ class Pool(PoolCore, ChannelCalls):
         keep it as long as they have it open. If all of them are killed, the next call of
         `temporary`, `limpet ls` or `limpet prune` removes it. Parameters and errors as of `create`.
         """
+        for name in ("url", "ephemeral"):
+            if name in parameters:
+                raise TypeError(f"temporary() takes no {name!r}: limpet.create does")
         ephemeral.sweep(prefix=ephemeral.TEMPORARY)
         name = f"{ephemeral.TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
         return cls.create(
             f"shm://{name}", nodes=nodes, node_size=node_size, ephemeral=True, **parameters
         )
+
+    def snapshot(self, file: str | os.PathLike[str]) -> Snapshot:
+        """Write all stores, mappings, caches and channels to a file, for `limpet.restore`; what it
+        has. Others may use the pool meanwhile.
+
+        Each key is as it was at one moment, but not all at the same one. Of channels: numbers,
+        events, arrays, the elements of queues and deques, and jobs, of which those that are held
+        wait again (docs/operations.md). The file is written beside `file`, made to persist, and
+        renamed: at each moment `file` is the old one or the new one. Raises OSError, NodeFailed (a
+        store is lost), ParameterError (another process writes a snapshot to that file).
+        """
+        found: Snapshot = late("limpet.stores.snapshots").write(self, file)
+        return found
+
+    @classmethod
+    def restored(
+        cls,
+        file: str | os.PathLike[str],
+        url: str,
+        *,
+        nodes: int | None = None,
+        node_size: int | str | None = None,
+        mode: int = 0o600,
+        group: int | str | None = None,
+        **parameters: Unpack[PoolOptions],
+    ) -> Self:
+        """A new pool with all that a snapshot has, opened.
+
+        Other parameters as of `create`; by default those of the pool that the snapshot is of. No
+        process can open the pool before it is whole. If this process is killed before that, it is
+        a half-created pool, which the next one that makes a pool of the name, `limpet destroy` or
+        `limpet prune` removes; after an error it is gone. Only channels look up their codecs:
+        restore no file that you do not trust. Raises SnapshotDamaged: the file is no snapshot, was
+        damaged or cut short; StoreFull: it does not fit, and how much is missing; as `create`.
+        """
+        given = {"nodes": nodes, "node_size": node_size, "mode": mode, "group": group}
+        made: tuple[Self, Any] = late("limpet.stores.snapshots").restored(
+            cls, file, url, {**given, **parameters}
+        )
+        return made[0]
+
+    @functools.cached_property
+    def keepers(self) -> Keepers:
+        """Clients of this process that keep memory for ndarrays and memoryviews."""
+        return Keepers()
 
     def make_contents(self) -> Contents:
         return contents.StoreContents(self)
@@ -212,11 +265,22 @@ class Pool(PoolCore, ChannelCalls):
                 return handle, str(stored["codec"])
 
     def _open_store(
-        self, kind: str, name: str, codec: str | None, parameters: dict[str, Any]
+        self,
+        kind: str,
+        name: str,
+        codec: str | None,
+        parameters: dict[str, Any],
+        resize: str = "refuse",
     ) -> tuple[Any, str]:
-        """The store of that name, and its codec; `codec`: it must be this one, if not None."""
+        """The store of that name, and its codec; `codec`: it must be this one, if not None.
+        `resize`: of a cache, see `cache`."""
         cls = store_class(kind)
         self._require_durable(a_store(kind), cls.durable)
+        if kind == "clover" and self.mapped.segments[-1].remote:
+            raise ParameterError(
+                f"{self.url}: {a_store(kind)} has a metadata process, to which a remote client has "
+                "no way; use it on the host of its memory"
+            )
         _check_name(name)
         if name == CHANNELS and kind not in INTERNAL:
             raise ParameterError(
@@ -238,6 +302,8 @@ class Pool(PoolCore, ChannelCalls):
             self._compare(name, stored, kind, wanted, parameters)
             handle = self._attach_to(entry)
             if handle is not None:
+                if kind in CACHES:
+                    handle.accept_bounds(parameters, resize)
                 return handle, str(stored["codec"])
 
     def objects_store(self, kind: str, name: str) -> Any:
@@ -295,7 +361,8 @@ class Pool(PoolCore, ChannelCalls):
         made = self.parameters_of(stored, name)
         for field, value in parameters.items():
             kept: Any = getattr(made, field, None)
-            if kept != value:
+            # The bounds of a cache change: its handle compares them.
+            if kept != value and not (kind in CACHES and field in BOUNDS):
                 said = f"{field}={kept!r}, not {value!r}"
                 if field == "ttl_ms":
                     said = f"ttl={kept / MS:g}, not {value / MS:g}"
@@ -310,6 +377,7 @@ class Pool(PoolCore, ChannelCalls):
                 "slices that are still made of them"
             )
         super().close()
+        self.keepers.let_go()
         for handle in list(self.handles):
             handle.let_go()
 
@@ -374,7 +442,8 @@ class Pool(PoolCore, ChannelCalls):
         raise PoolCorrupt(f"{self.url}: the catalogue's entry of {name!r} is damaged")
 
     def stores(self, count: bool = False) -> list[dict[str, Any]]:
-        """The stores of the pool: name, kind, codec, parameters.
+        """The stores of the pool: name, kind, codec, and the parameters that each was made with;
+        the bounds of a cache may be others by now (`Cache.resize`), which `Cache.stats` has.
 
         With `count` also `keys`, and the `bytes` of all keys and values, which takes a look at each
         key, and is no snapshot while others write; of a cache, what it counts towards its bounds,
@@ -511,6 +580,7 @@ class Pool(PoolCore, ChannelCalls):
         ttl: Seconds | None = None,
         policy: str | None = None,
         codec: str | Codec | None = None,
+        resize: str = "refuse",
     ) -> Cache[Any, Any]:
         """The cache of that name: made if it is not there, else attached to; see `Cache`.
 
@@ -521,8 +591,15 @@ class Pool(PoolCore, ChannelCalls):
         "fifo". `codec` as for `dict`. A parameter that is not given is that of the cache that is
         there. Raises StoreMismatch when one that is given differs from it, StoreFull,
         ParameterError.
+
+        `resize`, when the cache has other bounds than those given: "refuse" raises StoreMismatch;
+        "keep" uses it as it is; "newest" resizes it (`Cache.resize`), unless a living process has
+        opened it so with the same bounds before: while a new deployment replaces an old one, the
+        settings of the new one win, also when an old process starts again.
         """
         module = late("limpet.stores.cache.cache")
+        if resize not in RESIZE_WAYS:
+            raise ParameterError(f"resize must be one of {', '.join(RESIZE_WAYS)}, not {resize!r}")
         given = {
             "max_bytes": None if max_bytes is None else parse_size(max_bytes),
             "max_items": max_items,
@@ -530,7 +607,7 @@ class Pool(PoolCore, ChannelCalls):
             "policy": policy,
         }
         parameters = {key: value for key, value in given.items() if value is not None}
-        handle, found = self._open_store("cache", name, name_of(codec), parameters)
+        handle, found = self._open_store("cache", name, name_of(codec), parameters, resize)
         made: Cache[Any, Any] = module.Cache(handle, Codec.named(found))
         return made
 

@@ -190,6 +190,29 @@ def test_processes_share_one_cache(backend: Any) -> None:
     assert backend.get("n") == 60
 
 
+def test_deployment_with_other_settings_resizes_the_cache_and_an_older_one_does_not(
+    backend: Any,
+) -> None:
+    from limpet.adapters.django import LimpetCache
+    from limpet.adapters.pools import close_pool
+
+    def process(entries: int) -> Any:
+        """A worker of a deployment, which opens the pool itself."""
+
+        def work() -> Any:
+            close_pool(backend.at.url)
+            made = LimpetCache(repr(backend.at), {"OPTIONS": {"MAX_ENTRIES": entries}})
+            return made.get("k"), made.shared.stats()["max_items"]
+
+        return work
+
+    backend.set("k", "kept")
+    assert gather(process(80)) == [("kept", 80)]
+    assert gather(process(50)) == [("kept", 80)]  # the one of the fixture lives
+    assert backend.shared.stats()["max_items"] == 80
+    assert gather(process(20)) == [("kept", 20)]
+
+
 def test_sessions_are_kept_in_it(backend: Any, monkeypatch: Any) -> None:
     from django.contrib.sessions.backends import cache as sessions
 

@@ -84,23 +84,47 @@ def test_lifetime_of_any_length_is_one_of_a_cache(location: str) -> None:
     assert lifetime(-1) < 0
 
 
-def test_cache_with_other_bounds_in_the_settings_is_used_as_it_is(
+def test_cache_with_other_bounds_in_the_settings_is_resized_or_kept_or_refused(
     location: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def opened(**options: Any) -> Any:
         return Shared(pickled_cache, f"{location}/c", "c", options, CACHE_OPTIONS)()
 
     opened(max_items=50, max_bytes="1MiB", node_size="4MiB").set("k", 1)
-    for options in ({"max_items": 20}, {"max_items": 500, "policy": "fifo"}, {"max_bytes": 10_000}):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "limpet"):
-            cache = opened(**options)
-        assert cache.get("k") == 1
-        assert cache.stats()["max_items"] == 50
-        assert "was made with" in caplog.text
-        assert f"limpet drop {location} c" in caplog.text
-    caplog.clear()
-    opened(max_items=50)
+    for options, items, size in (
+        ({"max_items": 20}, 20, 1 << 20),
+        ({"max_items": 500, "max_bytes": 40_000}, 500, 40_000),
+        ({"max_items": 30, "resize": "keep"}, 500, 40_000),
+    ):
+        stats = opened(**options).stats()
+        assert (stats["max_items"], stats["max_bytes"]) == (items, size)
+        assert opened(**options).get("k") == 1
+    with pytest.raises(limpet.StoreMismatch, match="max_items=500, not 30"):
+        opened(max_items=30, resize="refuse")
     assert not caplog.text
+    with caplog.at_level(logging.WARNING, "limpet"):
+        assert opened(policy="fifo").get("k") == 1
+    assert "policy='clock', not 'fifo'" in caplog.text
+    assert f"limpet drop {location} c" in caplog.text
     with pytest.raises(limpet.StoreMismatch):
         Shared(bytes_cache, f"{location}/c", "c", {"max_items": 50}, CACHE_OPTIONS)()
+
+
+@pytest.mark.parametrize(("bound", "asked"), [("max_items", 50 * 16 + 100), ("max_bytes", "1GiB")])
+def test_settings_above_what_a_cache_has_room_for_are_cut_and_logged_once(
+    location: str, caplog: pytest.LogCaptureFixture, bound: str, asked: Any
+) -> None:
+    def opened(**options: Any) -> Any:
+        return Shared(pickled_cache, f"{location}/c", "c", options, CACHE_OPTIONS)()
+
+    opened(max_items=50, max_bytes="8KiB", node_size="1MiB").set("k", 1)
+    room = int(opened().stats()[bound])
+    with caplog.at_level(logging.WARNING, "limpet"):
+        for _ in range(3):
+            cache = opened(**{bound: asked})
+            assert cache.get("k") == 1
+    assert cache.stats()[bound] > room
+    (said,) = caplog.messages
+    assert f"has room for {bound}={cache.stats()[bound]}, " in said
+    with pytest.raises((limpet.StoreMismatch, limpet.ParameterError)):
+        opened(**{bound: asked, "resize": "refuse"})

@@ -56,8 +56,9 @@ def pool(name: str) -> str:
 def test_every_command_has_help() -> None:
     assert list(COMMANDS) == [
         "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
-        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "prune", "put", "rack",
-        "rename", "replace-node", "watch", "worker",
+        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "man", "metrics", "prune",
+        "put", "rack", "rename", "replace-node", "report", "restore", "serve", "snapshot",
+            "top", "watch", "worker",
     ]  # fmt: skip
     shown = run("--help").output
     for command, (_, text) in COMMANDS.items():

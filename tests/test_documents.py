@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,13 @@ def test_quick_start_of_the_readme_runs(tmp_path: Path) -> None:
     for worker in range(4):
         assert f"{worker}: 999" in done.stdout
     assert "0 bytes leaked" in done.stdout
+
+
+def test_example_of_a_pipeline_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, text = API.read_text().partition("```python\n")[2].partition("```\n")
+    said = text.partition("It prints\n\n")[2].partition("\n\n")[0]
+    exec(compile(code, str(API), "exec"), {})
+    assert capsys.readouterr().out == textwrap.dedent(said) + "\n"
 
 
 def test_calls_that_are_listed_exist() -> None:

@@ -139,14 +139,31 @@ def test_every_pxd_belongs_to_a_compiled_module_and_the_other_way_round() -> Non
     assert {str(Path(path).with_suffix(".pxd")) for path in sources("*.pyx")} <= sources("*.pxd")
 
 
+UNCOMPILED = """if True:
+    import importlib, sys
+    from limpet.shm.errors import ParameterError
+    from limpet.shm.net import backend as network
+    for name in sys.argv[1:]:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # Pure builds refuse what needs libfabric before they import it.
+            assert error.name.startswith(network.__package__ + ".")
+            try:
+                network.require_compiled()
+            except ParameterError:
+                continue
+            raise
+        assert module.__file__.endswith(".py")
+"""
+
+
 def test_compiled_modules_also_run_uncompiled(tmp_path: Path) -> None:
     for path in sources("*.py") | {"limpet/__init__.py"}:
         copy = tmp_path / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((ROOT / path).read_bytes())
-    program = "import sys, importlib\n" + "for name in sys.argv[1:]:\n"
-    program += "    assert importlib.import_module(name).__file__.endswith('.py')"
-    run(sys.executable, "-c", program, *compiled_modules(), cwd=tmp_path)
+    run(sys.executable, "-c", UNCOMPILED, *compiled_modules(), cwd=tmp_path)
 
 
 def test_nothing_that_is_built_is_tracked() -> None:
@@ -166,7 +183,7 @@ def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
     expected = sources("*.py") | sources("*.pyx") | sources("*.pxi") | sources("*.pxd")
     expected |= sources("*.h") | {"limpet/py.typed", "limpet/cli/__init__.py", "README.md"}
     expected |= {"LICENSE", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml"}
-    expected |= {"CONTRIBUTING.md", "SECURITY.md"}
+    expected |= {"CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
     expected |= {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()}
     examples = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.*")}
     assert "examples/bank.py" in examples
@@ -227,3 +244,40 @@ def _fails_without_a_compiler(folder: Path) -> None:
     assert done.returncode != 0
     assert "'false'" in done.stdout + done.stderr or "/false'" in done.stdout + done.stderr
     assert not list(folder.glob("*.whl"))
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "said"),
+    [
+        ("import os; os.environ['CC'] = 'nocc'", ["bdist_wheel"], "no C compiler (nocc): limpet"),
+        ("sys.platform = 'darwin'", ["egg_info"], "Linux only, and this is darwin"),
+        ("sys.platform = 'win32'", ["bdist_wheel"], "Linux only, and this is win32"),
+        (
+            "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1",
+            ["egg_info"],
+            "free-threaded builds",
+        ),
+    ],
+)
+def test_an_installation_that_cannot_be_says_why_in_a_line(
+    before: str, words: list[str], said: str
+) -> None:
+    program = "import multiprocessing.connection, setuptools, sys\nsys.argv[0] = 'setup.py'\n"
+    program += f"{before}\nexec(open('setup.py').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=ROOT, env={**os.environ, "LIMPET_PURE": ""}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_free_threaded_python_is_refused_at_import() -> None:
+    program = "import sys; sys.abiflags = 't'; import limpet"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "ImportError: limpet does not run on free-threaded builds" in done.stderr

@@ -15,17 +15,16 @@ from limpet.bench.cli.footprint import footprint_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.jobs import jobs_command
 from limpet.bench.cli.lines import lines_command
+from limpet.bench.cli.net import net_command
 from limpet.bench.cli.options import leaving_on_sigterm
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import kills_command, timeline_command
 from limpet.bench.cli.transactions import transactions_command
-from limpet.bench.cli.virtual import (
-    cuckoo_command,
-    virtual_command,
-)
+from limpet.bench.cli.virtual import virtual_command
+from limpet.cli.common import Commands
 
 
-class Benchmarks(click.Group):
+class Benchmarks(Commands):
     """A group whose commands remove their pools and end their processes on SIGTERM, too."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -49,11 +48,11 @@ for command in (
     timeline_command,
     figures_command,
     virtual_command,
-    cuckoo_command,
     instructions_command,
     lines_command,
     cache_command,
     jobs_command,
     coherence_command,
+    net_command,
 ):
     bench.add_command(command)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from limpet.bench.figures.entries import Entry, Found
 
-PAPERS = {"loco": "loco_entries", "rtx": "rtx_entries", "swarm": "swarm_entries"}
+PAPERS = ("fusee", "loco", "rcuckoo", "rtx", "swarm")
 
 
 @click.command("figures")
-@click.argument("paper", type=click.Choice(list(PAPERS)))
+@click.argument("paper", type=click.Choice(PAPERS))
 @click.argument("names", nargs=-1)
 @click.option("--quick", is_flag=True, help="Few clients and operations: counts and orders only.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
@@ -44,9 +44,10 @@ def figures_command(
     """Run the entries NAMES of a PAPER, or all: its values beside ours, and a verdict.
 
     Of most entries, equal arguments give equal figures on any machine; those on the machine's clock
-    say so. All of rtx take about ten minutes, --quick a few seconds each.
+    say so. All of a paper take three to ten minutes, --quick a few seconds each.
     """
-    known: Sequence[Entry] = simulation(f"limpet.bench.figures.{PAPERS[paper]}").ENTRIES
+    module = simulation(f"limpet.bench.figures.{paper}_entries")
+    known: Sequence[Entry] = module.ENTRIES
     if listing:
         for entry in known:
             click.echo(f"{entry.name}: {entry.title}")
@@ -56,7 +57,7 @@ def figures_command(
         raise click.UsageError("--page is for all entries of a paper, none of them quick")
     with interruptible(), advancing(len(names or known)) as advance:
         found = list(entries.run(paper, known, names, entries.Scale(quick, seed), advance))
-    model = model_lines(PRESETS["rdma"])
+    model = model_lines(getattr(module, "MODEL", PRESETS["rdma"]))
     if page is not None:
         text = page.read_text() if page.exists() else ""
         page.write_text(entries.with_section(text, paper, entries.section(paper, found, model)))

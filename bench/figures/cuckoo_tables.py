@@ -28,7 +28,6 @@ INDEPENDENT: Final = 0.0
 BOTH: Final = (LOCALITY, INDEPENDENT)
 FULL: Final = 0.95
 PREFILL: Final = 0.85
-ROWS_PER_LOCK: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 KEY_SIZE: Final = 7
 VALUE: Final = bytes(8)
 MIB: Final = 1 << 20
@@ -38,9 +37,10 @@ COLUMNS: Final = (
     "full", "round_trips", "messages", "bytes_read", "bytes_written", "groups", "window", "locked",
     "path", "span", "ns",
 )  # fmt: skip
-"""Columns for an insert: whether there was no room; its cost; groups of locks; whether they would
-be one if a masked CAS could be at any byte; bytes of the rows under the locks of the key's two
-rows; rows of its path, 0: none; how far the outermost of them are apart; its time."""
+"""Columns for an insert: whether there was no room; its cost; how many masked CAS would take its
+locks, if each were a bit; whether one would if it could be at any byte; bytes of the rows under the
+locks of the key's two rows; rows of its path, 0: none; how far the outermost of them are apart; its
+time."""
 MESSAGES: Final = ("reads", "writes", "cas", "atomics")
 
 _numbers = itertools.count()
@@ -105,7 +105,7 @@ class Filling:
             found.append(full)
             found.extend(now - then for now, then in zip(after, before, strict=True))
             path = self._path() if not full and self._search().searches != searches else []
-            found.extend((self.store.lookup.locks.count, self._in_a_window(), self._locked_bytes()))
+            found.extend((self._groups(), self._in_a_window(), self._locked_bytes()))
             found.extend((len(path), self._span(path), ns))
             before = after
         return np.frombuffer(found, np.int64).reshape(-1, len(COLUMNS))
@@ -128,14 +128,19 @@ class Filling:
         messages = sum(counts[name] for name in MESSAGES)
         return counts["round_trips"], messages, counts["bytes_read"], counts["bytes_written"]
 
-    def _in_a_window(self) -> bool:
-        """Whether 64 bits from some byte on have all the locks that were taken last."""
+    def _locks(self) -> list[int]:
+        """The numbers of the locks that were taken last, in ascending order."""
         locks = self.store.lookup.locks
-        last = locks.count - 1
-        low, high = int(locks.bits[0]), int(locks.bits[last])
-        first = 8 * (locks.words[0] - locks.base) + (low & -low).bit_length() - 1
-        end = 8 * (locks.words[last] - locks.base) + high.bit_length()
-        return bool(end - (first & ~7) <= 64)
+        return [(locks.words[index] - locks.base) // 8 for index in range(locks.count)]
+
+    def _groups(self) -> int:
+        """How many masked CAS on aligned words would take these, if each were a bit."""
+        return len({lock // 64 for lock in self._locks()})
+
+    def _in_a_window(self) -> bool:
+        """Whether 64 bits from some byte on would have them all."""
+        locks = self._locks()
+        return locks[-1] - (locks[0] & ~7) < 64
 
     def _locked_bytes(self) -> int:
         """Bytes of the rows under the locks of the key's two rows: the paper reads them at once."""
@@ -175,13 +180,5 @@ def percentiles(values: npt.NDArray[np.int64]) -> tuple[float, float]:
     return usual, late
 
 
-# ---- text ---------------------------------------------------------------------------------------
-
-
 def of_locality(locality: float) -> str:
     return "independent" if locality == INDEPENDENT else f"f = {locality:g}"
-
-
-def share_text(share: float) -> str:
-    """A percentage; its decimals are kept where they count."""
-    return f"{share:.2%}" if 0 < 1 - share < 0.005 or 0 < share < 0.005 else f"{share:.1%}"

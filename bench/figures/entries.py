@@ -13,6 +13,7 @@ the paper is the larger one here. The verdicts are
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -160,7 +161,13 @@ def run(
     """Run the entries with these names, or all. Raises ParameterError."""
     known = {entry.name: entry for entry in entries}
     if wrong := set(names) - set(known):
-        raise ParameterError(f"{paper} has no {min(wrong)} here; it has {', '.join(known)}")
+        missing = min(wrong)
+        meant = [name for name in known if missing in name.split()]
+        meant = meant or sorted(difflib.get_close_matches(missing, known))
+        hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else "."
+        raise ParameterError(
+            f"{paper} has no {missing!r} here{hint} It has {', '.join(map(repr, known))}"
+        )
     for name in names or known:
         yield judge(paper, known[name], scale)
         advance(f"{paper} {name}")
@@ -218,7 +225,7 @@ Made by `limpet bench figures PAPER --page docs/figures.md`. Each entry has the 
 far as its text has them (pictures without numbers are not read off), ours, and a verdict: *same
 order, within a factor* (the worst of all values, two at most), *same order*, *other way round*, or
 *not possible here*. Values of one group are compared with each other. The latency model is `rdma`
-([explorer.md](explorer.md#virtual-time)).
+([explorer.md](explorer.md#virtual-time)), of FUSEE's figures with the 56 Gb/s of its testbed.
 """
 
 

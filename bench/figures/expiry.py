@@ -152,7 +152,7 @@ class _Drifting(World):
         return super().turn(endpoint, verb, addr, words)
 
     def _call(
-        self, client: TimedClient, count: int, drawn: tuple[int, Operation]
+        self, client: TimedClient, count: int, drawn: tuple[int, Operation], through: Any = None
     ) -> tuple[str, Callable[[], object]]:
         setting = self.setting
         keys = self.dice[client.number].sample(self.keys, setting.locks)

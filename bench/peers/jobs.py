@@ -34,7 +34,6 @@ from limpet.bench.peers.ycsb import Workload
 from limpet.cli.common import table, time_text
 from limpet.executor import Executor
 from limpet.fault.inject.children import die_with_parent
-from limpet.shm.destroying import destroy
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.pool import Pool
 
@@ -82,7 +81,8 @@ class LimpetJobs(Contender):
 
     def start(self) -> None:
         self.url = f"shm://limpet-jobs-{os.getpid()}"
-        self.pool = Pool.create(self.url, nodes=1, node_size=16 << 20)
+        # It goes away with its last client, also if this is interrupted.
+        self.pool = Pool.create(self.url, nodes=1, node_size=16 << 20, ephemeral=True)
         self.jobs = self.pool.queue("jobs", PLACES, codec="bytes", acks=True)
 
     def put(self, job: bytes) -> None:
@@ -94,7 +94,6 @@ class LimpetJobs(Contender):
 
     def stop(self) -> None:
         self.pool.close()
-        destroy(self.url)
 
 
 class JoinableQueue(Contender):

@@ -1,7 +1,7 @@
 """The promises of a cache (stores/cache/), looked up in its memory: bounds, ledger, flights.
 
-bounds    the linked entries are within `max_items` and `max_bytes`, and within the ledger's
-          counts, at each moment
+bounds    the linked entries are within `max_items` and `max_bytes`, or, in a resize, at most a
+          step above them, and within the ledger's counts, at each moment
 excess    the counts that kills have left too high are right again after three laps
 flights   no key is stuck in the computation of a dead client
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.cache.bounds import STEP_ITEMS, STEP_UNITS
 from limpet.stores.cache.layout import (
     ITEMS_SHIFT,
     LAPS_LIVE,
@@ -51,9 +52,13 @@ def counted(store: Any) -> Size:
 
 def bounds_fault(store: Any) -> str:
     """The bound that is not kept while no client takes a step, as text; "" if all are kept."""
-    there, ledger, limits = linked(store), counted(store), store.parameters
-    if there.items > limits.max_items or there.size > limits.max_bytes:
-        bounds = f"{limits.max_items} items and {limits.max_bytes} bytes"
+    there, ledger = linked(store), counted(store)
+    limits = store.bounds.in_force()
+    resizing = store.bounds.resizing()  # by steps, the last of which may not have evicted yet
+    items = (limits >> ITEMS_SHIFT) + resizing * STEP_ITEMS
+    size = ((limits & UNITS_MASK) + resizing * STEP_UNITS) * UNIT
+    if there.items > items or there.size > size:
+        bounds = f"{items} items and {size} bytes"
         return f"{there.items} entries of {there.size} bytes are linked; the bounds are {bounds}"
     if there.items > ledger.items or there.size > ledger.size:
         return f"{there} is linked, and the ledger counts {ledger}"

@@ -119,8 +119,8 @@ def _collection(opened: str, forms: list[Any]) -> Any:
 
 
 class Effect(NamedTuple):
-    """What an operation does to one key. `kind`: read, any (a read that says nothing), write, cas,
-    refused (a cas that found another value), text, element."""
+    """The effect of an operation on one key. `kind`: read, any (a read that says nothing), write,
+    cas, refused (a cas that found another value), text, element."""
 
     kind: str
     key: Hashable

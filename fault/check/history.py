@@ -5,11 +5,14 @@ JSON object a line, with exactly these fields:
 
     field       meaning
     client      number of the client; no two incarnations share one
-    op          "insert", "update", "put", "get" or "delete"
+    op          "insert", "update", "put", "get", "delete", or "swap": an update if the key has a
+                certain value
     key         hexadecimal, two digits a byte
     value       the value that is written, hexadecimal; null for get and delete
-    result      "ok"; "missing" (update, get, delete); "exists" (insert); "unknown"
-    read        the value that a get with result "ok" returned, hexadecimal; null for all others
+    result      "ok"; "missing" (update, get, delete); "exists" (insert); "changed" (swap);
+                "unknown"
+    read        the value that a get with result "ok" returned, or that a swap expects, hexadecimal;
+                null for all others
     call_ns     CLOCK_MONOTONIC before the call
     return_ns   CLOCK_MONOTONIC after the return; null exactly when the result is "unknown"
 
@@ -36,9 +39,10 @@ RESULTS: Final = {
     "put": ("ok", "unknown"),
     "get": ("ok", "missing", "unknown"),
     "delete": ("ok", "missing", "unknown"),
+    "swap": ("ok", "changed", "unknown"),
 }
 """The results that each operation can have."""
-WRITES: Final = frozenset(("insert", "update", "put"))
+WRITES: Final = frozenset(("insert", "update", "put", "swap"))
 """The operations that have a value."""
 
 
@@ -86,7 +90,7 @@ def validate(record: Record) -> None:
     if (record.value is None) == (record.op in WRITES):
         needs = "needs a value" if record.op in WRITES else "has no value: it must be null"
         raise HistoryError(f"{record.op} {needs}")
-    reads = record.op == "get" and record.result == "ok"
+    reads = record.op == "swap" or (record.op == "get" and record.result == "ok")
     if (record.read is not None) != reads:
         needs = "needs what was read" if reads else "reads nothing: read must be null"
         raise HistoryError(f"{record.op} with result {record.result} {needs}")

@@ -126,9 +126,12 @@ class Values:
         return state if state in (ABSENT, UNREAD) else self.number(other.value(state))
 
     def key_op(self, record: Record) -> KeyOp:
-        """`record` for a KeyModel; every value that gets return must be named."""
+        """`record` for a KeyModel; every value that gets return, or swaps expect, must be named. A
+        swap that found another value says nothing of the state."""
         if record.op == "get":
             return KeyOp(self.number(record.read), KEEP)
+        if record.op == "swap" and record.result != "changed":
+            return KeyOp(self.number(record.read), self.number(record.value))
         needs, leaves = _EFFECTS[record.op, record.result]
         return KeyOp(needs, self.number(record.value) if leaves == UNREAD else leaves)
 
@@ -145,6 +148,7 @@ _EFFECTS: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("delete", "ok"): (PRESENT, ABSENT),
     ("delete", "missing"): (ABSENT, KEEP),
     ("delete", "unknown"): (PRESENT, ABSENT),
+    ("swap", "changed"): (ANY, KEEP),
 }
 """The state that each operation needs, and the state after it; UNREAD stands for its value."""
 

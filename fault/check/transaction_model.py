@@ -92,7 +92,10 @@ def timed_of(record: Record) -> Timed[Step]:
         if record.result != "unknown":
             reads[record.key] = record.read
     else:
-        if record.op != "put":
+        if record.op == "swap":
+            if record.result != "changed":
+                reads[record.key] = record.read
+        elif record.op != "put":
             reads[record.key] = _NEEDS[record.op, record.result]
         if record.result in ("ok", "unknown"):
             writes[record.key] = record.value

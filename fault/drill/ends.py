@@ -16,7 +16,8 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
                     own, which the garbage collector collects during the change; goes on
     closerange      closes all its descriptors, as a library does that makes a daemon; the others
                     look for the dead; it goes on
-    dup2            likewise, and has other files at their numbers, which nobody may close or change
+    dup2            likewise, and has other files at their numbers, which limpet may not close or
+                    change
 
 for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
 client and makes its turns. It demands that these do not wait, that no client is left but its own,

@@ -10,7 +10,7 @@ A process forks where code of its own runs while an object of the pool is its ow
 
 It may get errors that say that it has nothing there. Beside it, and after it, the object must still
 be its parent's: no other client gets it, and the parent goes on to the end without an error. Then
-the child's client is recovered; a new child uses the object, as nobody has it; and stores, channels
+the child's client is recovered; a new child uses the object, as it is free; and stores, channels
 and memory are sound.
 
 An object comes in by a row in USES, a kind of store by itself, if it is registered.

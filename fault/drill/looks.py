@@ -151,7 +151,7 @@ class Looks(Beside):
         {"stopped": self._stopped, "killed": self._killed, "storm": self._storm}[way]()
 
     def _there(self) -> list[Any]:
-        """What a life leaves when it has ended: nothing of its own."""
+        """The traces of lives that have ended: there must be none."""
         with within(beside.PATIENCE_S, "the look at what is left"):
             self.pool.recover()
             audit = self.pool.audit()

@@ -339,8 +339,8 @@ class Names:
     # ---- demands --------------------------------------------------------------------------------
 
     def _succeed(self, way: str) -> None:
-        """What the successor of a killed process does. Where another host may still be at work,
-        only `destroy` takes away what it has left."""
+        """The call of a killed process's successor. Where another host may still be at work, only
+        `destroy` takes away what the killed process has left."""
         refusals: tuple[type[LimpetError], ...] = (PoolExists, PoolNotFound)
         if way == "killed, then open":
             refusals = ()

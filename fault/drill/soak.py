@@ -1,8 +1,8 @@
 """The soak: every drill and the tests, by turns, until the time is over or one of them fails.
 
 A round has each line of ROUND once, or once for each of the set that it names. A drill that takes
-all subjects by itself names none, so a kind or a channel that is registered is in the soak. What
-has begun runs to its end, also when the time is over, unless a signal ends it.
+all subjects by itself names none, so a kind or a channel that is registered is in the soak. A drill
+that has begun runs to its end, also when the time is over, unless a signal ends it.
 tests/fault/test_soak.py fails for a drill or a subject that no line has.
 """
 

@@ -62,6 +62,7 @@ from limpet.fault.explore.sim_program import (
     OF_CACHES,
     OF_NAMES,
     REPLACE,
+    SWAP,
     TRANSACT,
     VALUE_SIZE,
     Call,
@@ -188,6 +189,8 @@ class Exploration:
             raise ParameterError("a cache is not replicated, and is explored in coherent memory")
         if self.store not in CACHES and calls & OF_CACHES:
             raise ParameterError(f"{self.store} has no {', '.join(sorted(calls & OF_CACHES))}")
+        if SWAP in calls and self.store not in CACHES and not store_class(self.store).swaps:
+            raise ParameterError(f"{self.store} stores cannot swap a value for another")
         if calls & OF_NAMES and not self.names:
             raise ParameterError(f"{', '.join(sorted(calls & OF_NAMES))}: explore with names")
         if self.names and (self.store in CACHES or self.durable or self.node_failures):
@@ -374,7 +377,10 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
     elif parameters.names:
         drawn = draw_names(rng, *counts)
     else:
-        drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions)
+        found = store_class(parameters.store)
+        # Those of a transactional store are transactions.
+        swaps = found.swaps and not found.transactional
+        drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions, swaps)
     return rng, parameters.parse(parameters.program) if parameters.program else drawn
 
 

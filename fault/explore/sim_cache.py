@@ -6,10 +6,11 @@ clients are at work. The calls of a program, besides those of any store (sim_pro
     e   set, for TTL_MS
     s   set, for TTL_MS, sliding
     v   invalidate all entries, as `Cache.clear` does
+    b   resize the cache, to fewer items or back to those that it was made for
     f   as `get_or_compute`: wait for the value, or compute it
     k   as `incr`: compare and set
 
-What the survivors demand, besides what they demand of any store (explorer.py)
+The survivors demand, besides what they demand of any store (explorer.py)
     - at each atomic step of each client the bounds are kept, in items and bytes, and the ledger
       counts no less than there is
     - no get or computation that was called after the deadline of a value returned it
@@ -50,8 +51,10 @@ NEVER: Final = 1 << 62
 ATOMIC: Final = frozenset(("cas", "faa"))
 WAITS_MAX: Final = 200
 """Looks of a client that waits for a computation, at most; then it gives up, as it may."""
-_DRAWN: Final = "eeesgggggdpuifffkv"
+_DRAWN: Final = "eeesgggggdpuifffkvb"
 _OF_FLIGHTS: Final = "ffffgg"
+FEWER: Final = 3
+"""Items by which a resize makes the cache smaller."""
 NOTHING: Final = b"nothing"
 """The value that a miss writes, in the history of registers."""
 USUAL: Final = Terms(tags=TAG)
@@ -106,6 +109,9 @@ class CacheRun(Run):
 
     # ---- the clients ----------------------------------------------------------------------------
 
+    def operate(self, client: Any, call: Any, label: Any) -> None:
+        self.perform(client.store, client.number, call.kind, call.key, label)
+
     def perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
         number = len(self.history)
         label = b"%d.%d" % (client, number)
@@ -139,6 +145,10 @@ class CacheRun(Run):
             with contextlib.suppress(KeyError):
                 store.delete(key)
             return "put", NOTHING
+        if kind == "resize":
+            made = store.parameters.max_items
+            store.resize(made if store.limits()[0] != made else made - FEWER, None)
+            return "", b""
         if kind == "invalidate":
             for other in PRESENT + ABSENT:
                 self._change(other, 1)
@@ -308,7 +318,7 @@ def draw_calls(rng: random.Random, clients: int, ops: int, recover: bool) -> Pro
 
     def call() -> Call:
         kind = KINDS[rng.choice(drawn)]
-        return Call(kind, b"" if kind == "invalidate" else rng.choice(keys))
+        return Call(kind, b"" if kind in ("invalidate", "resize") else rng.choice(keys))
 
     program = [[call() for _ in range(ops)] for _ in range(clients)]
     if recover and rng.random() < 0.2:

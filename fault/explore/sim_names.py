@@ -9,7 +9,7 @@ The calls of such a program, besides those on the store that is there (sim_progr
 
 Clients with an even number make the kind that is explored, the others another kind.
 
-What the survivors demand, besides what they demand of any store (explorer.py)
+The survivors demand, besides what they demand of any store (explorer.py)
     - no look raises, and no store fails to be made but for want of memory, or as there is one of
       another kind
     - a get returns a value that was put to this very store
@@ -52,7 +52,7 @@ class NamesCluster(SimulatedCluster):
         return max(NODE_SIZE, super()._node_size(least, clients))
 
     def audited(self) -> tuple[dict[str, int], list[int]]:
-        """What an audit finds, and the objects of regions."""
+        """The result of an audit, and the objects of regions."""
         pool = self.setup_client
         return pool.audit(), pool.exclusively(lambda: pool.regions.references().tolist())
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHANGING: Final = frozenset((*(KIND_OF[verb] for verb in MUTATING), PERSIST))
-STEPS: Final = 1600
+STEPS: Final = 2400
 """More steps than it takes to make a pool of a run whole."""
 WRITES_AFTER: Final = 6
 """Puts after a cut: more than there are free objects in a block."""

@@ -5,8 +5,10 @@ As text, clients are separated by `|`, operations by spaces; an operation is a l
     i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
     gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py);
     m and several keys is a `put_many` of these, in this order; x and several keys a
-    `delete_many`;
-    e, s, f, k, v are calls of a cache (sim_cache.py);
+    `delete_many`; w and several operations (i, u, p, g, d), as wuagbpa, are one window of a
+    pipeline;
+    k gets a key and swaps its value, in two operations; of a cache, in one;
+    e, s, f, v are other calls of a cache (sim_cache.py);
     o, z, y, l make, drop, rename and look at stores (sim_names.py)
     channels have other words (sim_subjects.py), and r
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
@@ -24,8 +26,9 @@ from limpet.shm.errors import ParameterError
 KINDS: Final = {
     "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
     "n": "replace", "t": "transact",
-    "m": "put_many", "x": "delete_many",
+    "m": "put_many", "x": "delete_many", "w": "window",
     "e": "set briefly", "s": "set sliding", "f": "compute", "k": "swap", "v": "invalidate",
+    "b": "resize",
     "o": "open", "z": "drop", "y": "rename", "l": "look",
 }  # fmt: skip
 LETTERS: Final = {name: letter for letter, name in KINDS.items()}
@@ -37,22 +40,27 @@ REPLACE: Final = "replace"
 TRANSACT: Final = "transact"
 PUT_MANY: Final = "put_many"
 DELETE_MANY: Final = "delete_many"
+WINDOW: Final = "window"
 INVALIDATE: Final = "invalidate"
+RESIZE: Final = "resize"
 LOOK: Final = "look"
-KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE, LOOK))
+SWAP: Final = "swap"
+KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE, RESIZE, LOOK))
 OF_NAMES: Final = frozenset(("open", "drop", "rename", LOOK))
 """Calls that make, drop and look at stores: sim_names.py."""
-OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", "swap", INVALIDATE))
+OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", INVALIDATE, RESIZE))
 """Calls that only a cache has: sim_cache.py."""
-WRITES: Final = frozenset(("insert", "update", "put"))
+WRITES: Final = frozenset(("insert", "update", "put", SWAP))
+IN_WINDOWS: Final = WRITES - {SWAP} | {"get", "delete"}
 VALUE_SIZE: Final = 3400
 """Bytes of a value: four objects of such pairs fill a block, so that memory is scarce."""
 _DRAWN: Final = "iiuuppgggdd"
+_DRAWN_OF_SWAPS: Final = _DRAWN + "kkk"
 
 
 class Call(NamedTuple):
     """An operation on a key; `recover` and `replace` have none, `transact` has its steps there, and
-    `put_many` and `delete_many` their keys, each of which is a letter."""
+    `put_many` and `delete_many` their keys, each of which is a letter, `window` its operations."""
 
     kind: str
     key: bytes = b""
@@ -87,18 +95,30 @@ def parse_program(text: str, words: Collection[str] = ()) -> Program:
             and all(key[i : i + 1] in KEYS for i in range(len(key)))
         ):
             return Call(kind, key)
-        if kind in (None, TRANSACT) or (
+        if kind == WINDOW and window_steps(key):
+            return Call(kind, key)
+        if kind in (None, TRANSACT, WINDOW) or (
             key not in (b"",) if kind in KEYLESS else key not in PRESENT + ABSENT
         ):
             raise ParameterError(
-                f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
-                "or n, or m or x and keys, or a transaction such as tgaxbs; of a cache also e, s, "
-                "f, k and a key, or v; of names o, z, y and a key, or l"
+                f"{word!r} is no operation; write one of i, u, p, g, d, k and a key from a to d, "
+                "or r or n, or m or x and keys, or w and several of i to d, or a transaction such "
+                "as tgaxbs; of a cache also e, s, f and a key, or v or b; of names o, z, y and a "
+                "key, or l"
             )
         return Call(kind, key)
 
     parse = parse_word if words else parse_call
     return tuple(tuple(parse(word) for word in part.split()) for part in text.split("|"))
+
+
+def window_steps(text: bytes) -> list[Call]:
+    """The operations of a window; empty: it is none."""
+    steps = [
+        Call(KINDS.get(chr(text[at]), ""), text[at + 1 : at + 2]) for at in range(0, len(text), 2)
+    ]
+    sound = all(step.kind in IN_WINDOWS and step.key in KEYS for step in steps)
+    return steps if sound else []
 
 
 def draw_program(
@@ -108,15 +128,18 @@ def draw_program(
     recover: bool,
     replace: bool = False,
     transactions: bool = False,
+    swaps: bool = False,
 ) -> Program:
     """A random program on one or two keys; with `transactions`, on all keys, half of it these.
 
     `recover`: a client may recover dead clients meanwhile. `replace`: a client gives lost nodes new
     memory, in one more operation; another client may repeat that if the first one dies in it.
+    `swaps`: values are swapped, too.
     """
+    letters = _DRAWN_OF_SWAPS if swaps else _DRAWN
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [
-        [Call(KINDS[rng.choice(_DRAWN)], rng.choice(keys)) for _ in range(ops)]
+        [Call(KINDS[rng.choice(letters)], rng.choice(keys)) for _ in range(ops)]
         for _ in range(clients)
     ]
     for calls in program if transactions else ():

@@ -20,6 +20,7 @@ import functools
 import hashlib
 import traceback
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.fault.check.history import Record
@@ -58,10 +59,13 @@ from limpet.fault.explore.sim_program import (
     PUT_MANY,
     RECOVER,
     REPLACE,
+    SWAP,
     TRANSACT,
+    WINDOW,
     WRITES,
     Call,
     Program,
+    window_steps,
 )
 from limpet.fault.explore.sim_transactions import TransactionHistory
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -351,8 +355,18 @@ class Run:
         if call.kind == DELETE_MANY:
             self._delete_many(client, call.key)
             return
+        if call.kind == WINDOW:
+            self._window(client, window_steps(call.key))
+            return
         label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
-        self.perform(client.store, client.number, call.kind, call.key, label)
+        self.operate(client, call, label)
+
+    def operate(self, client: SimulatedClient, call: Call, label: Label) -> None:
+        """Do a call of a store; it has a label if it writes."""
+        if call.kind == SWAP:
+            self._swap(client, call.key, label)
+        else:
+            self.perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
         """Mark the node failed and give it memory, as an operator does after the loss of a node."""
@@ -371,29 +385,64 @@ class Run:
 
     def perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
         """Do an operation, with its call noted before and its result after."""
-        index = len(self.history)
-        called = Record(client, kind, key, label, "unknown", None, self._tick(), None)
-        self.history.append(called)
-        read, result = None, "ok"
+        index = self._begin(client, kind, key, label)
+        self._end(index, functools.partial(self._issue, store, kind, key, label))
+
+    def _begin(self, client: int, kind: str, key: bytes, label: Label) -> int:
+        """Note the call of an operation; its place in the history."""
+        record = Record(client, kind, key, label, "unknown", None, self._tick(), None)
+        self.history.append(record)
+        return len(self.history) - 1
+
+    def _issue(self, store: Any, kind: str, key: bytes, label: Label) -> Any:
+        """Call an operation of a store, or of a pipeline."""
+        given = () if label is None else (self.cluster.value_of(label),)
+        return getattr(store, kind)(key, *given)
+
+    def _end(self, index: int, result_of: Callable[[], Any]) -> None:
+        """Note the result of an operation, which this call has."""
+        called = self.history[index]
+        read, result = called.read, "ok"
         try:
-            if kind == "get":
-                value = store.get(key)
+            value = result_of()
+            if called.op == "get":
                 read, result = (
                     (None, "missing") if value is None else (self.cluster.label_of(value), "ok")
                 )
-            elif kind == "delete":
-                store.delete(key)
-            else:
-                assert label is not None
-                getattr(store, kind)(key, self.cluster.value_of(label))
+            elif called.op == SWAP and not value:
+                result = "changed"
         except KeyExists:
             result = "exists"
         except KeyError:
             result = "missing"
         except NodeFailed as error:
-            self.failure = self.failure or self._borne(f"{kind} of {key!r}", error)
+            text = f"{called.op} of {called.key!r}"
+            self.failure = self.failure or self._borne(text, error)
             return
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
+
+    def _swap(self, client: SimulatedClient, key: bytes, label: Label) -> None:
+        """Get a key, and set it if it still has that value."""
+        at = len(self.history)
+        self.perform(client.store, client.number, "get", key, None)
+        read = self.history[at].read
+        if read is None or label is None:
+            return
+        index = self._begin(client.number, SWAP, key, label)
+        self.history[index] = self.history[index]._replace(read=read)
+        expected, value = self.cluster.value_of(read), self.cluster.value_of(label)
+        self._end(index, lambda: client.store.swap(key, expected, value))
+
+    def _window(self, client: SimulatedClient, steps: list[Call]) -> None:
+        """Do several operations at once: to the history, at the same time."""
+        pipeline = client.store.pipeline(len(steps))
+        issued = []
+        for number, (kind, key) in enumerate(steps):
+            label = b"%d.%d.%d" % (client.number, client.op, number) if kind in WRITES else None
+            index = self._begin(client.number, kind, key, label)
+            issued.append((index, self._issue(pipeline, kind, key, label)))
+        for index, operation in issued:
+            self._end(index, operation.result)
 
     def _put_many(self, client: SimulatedClient, letters: bytes) -> None:
         """Put several keys in one call: to the history, as many puts at the same time."""

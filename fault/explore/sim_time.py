@@ -22,7 +22,7 @@ import itertools
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +52,8 @@ from limpet.shm.endpoint.simulated import (
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_PAIRS
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.stores.baselines.clover.remote import Remote
+from limpet.stores.core.pipeline import Pipeline
+from limpet.stores.core.status import BATCH
 
 NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
@@ -80,14 +82,18 @@ class Workload:
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before the run, in turn and not counted. If there are any,
     caches and blocks are warm by then: each client first gets each key, or an even `met_share` of
-    them, in order; and if there are writes, makes so many that it has a block on each node
-    (WARM_WRITES). `fresh`: each write inserts a new key; inserts for which the store has no room
-    are counted apart, as `full`. `latest`: Zipf draws the number of keys inserted after the key to
-    get, so the last key is the hottest.
+    them, in order, or, if `met_drawn`, those that it is going to draw; and if there are writes,
+    makes so many that it has a block on each node (WARM_WRITES). `fresh`: each write inserts a new
+    key; inserts for which the store has no room are counted apart, as `full`. `deletes`: each write
+    deletes a key that its client has inserted before the warm-up. `latest`: Zipf draws the number
+    of keys inserted after the key to get, so the last key is the hottest. `lost`: so many memory
+    nodes are lost before the operations of the warm-up.
     `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to `scan_max` keys, evenly
     drawn. `scattered`: keys with adjacent numbers are far apart in the order of keys. `node_size`,
     `block_size`: of the pool. `remote`: clients are (shm/clients/lasting.py). `nodes` and the
     store's `parameters` are those of the kind's testbed (sim_testbeds.py), unless they are given.
+    `concurrent`: so many operations of a client are done at once, by a pipeline
+    (stores/core/pipeline.py): each takes the time of all, and then come the next ones.
     """
 
     store: str = "race"
@@ -102,13 +108,17 @@ class Workload:
     nodes: int = 0
     seed: int = 0
     fresh: bool = False
+    deletes: bool = False
     scattered: bool = False
     met_share: float = 1.0
+    met_drawn: bool = False
     latest: bool = False
+    lost: int = 0
     scan_max: int = 0
     node_size: int = NODE_SIZE
     block_size: int = BLOCK_SIZE
     remote: bool = False
+    concurrent: int = 1
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,12 +127,14 @@ class Workload:
             ("keys", 1, 1 << 20), ("nodes", 0, 8),
             ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
             ("write_share", 0, 1), ("met_share", 0, 1), ("scan_max", 0, 1 << 20),
-            ("seed", 0, 1 << 63),
+            ("seed", 0, 1 << 63), ("concurrent", 1, BATCH),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
                 raise ParameterError(
                     f"{name} must be from {low} to {high}, not {getattr(self, name)}"
                 )
+        if self.concurrent > 1 and (self.fresh or self.scan_max):
+            raise ParameterError("only gets and updates of keys that are there are concurrent")
 
     def on_testbed(self) -> Workload:
         """With what the testbed of its kind has, where it says nothing."""
@@ -132,7 +144,7 @@ class Workload:
             raise ParameterError(
                 f"{self.store} has at most {most} clients that write, not {self.clients}"
             )
-        keys = self.keys + (self.clients * self.inserts_max if self.fresh else 0)
+        keys = self.keys + (self.clients * self.inserts_max if self.fresh or self.deletes else 0)
         suitable = testbed.parameters(Demand(self.clients, keys, self.value_size))
         return dataclasses.replace(
             self, nodes=self.nodes or testbed.nodes, parameters={**suitable, **self.parameters}
@@ -180,8 +192,10 @@ class TimedReport:
     """The result of a workload; `throughput` in operations a (virtual) second, of all clients.
 
     `wire_bytes`: bytes that an operation reads and writes, in the background, too.
+    `messages`: verbs that it sends to memory nodes, in the background, too.
     `busy_throughput`: `throughput` until the first client has done all its operations, so that all
     clients are at work; `throughput` includes the time in which the last client is alone.
+    `node_busy`: the share of the time in which the busiest memory node serves verbs.
     """
 
     workload: Workload
@@ -191,6 +205,8 @@ class TimedReport:
     throughput: float
     busy_throughput: float
     wire_bytes: float
+    messages: float
+    node_busy: float
     kinds: tuple[KindResult, ...]
 
 
@@ -222,6 +238,11 @@ class TimedPool(SimulatedPool):
     endpoint_class: type[SimulatedEndpoint] = TimedEndpoint
     endpoint: TimedEndpoint
 
+    @property
+    def is_in_place(self) -> bool:
+        """No: its clients are as those of a network."""
+        return False
+
 
 class RemoteTimedPool(TimedPool):
     """The pool handle of a remote client in virtual time."""
@@ -236,7 +257,6 @@ class TimedClient:
         self.number = number
         self.pool = pool
         self.store = store
-        store.glances = False
         self.endpoint = pool.endpoint
         self.endpoint.number = number
         self.greenlet: Any = None
@@ -264,7 +284,7 @@ class TimedClient:
 
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
 """Operations of a client with their numbers: key, and action."""
-Sample = tuple[float, int, int, int, int, int]
+Sample = tuple[float, int, int, float, float, float]
 """Latency, round trips, exchanges, bytes read, bytes written, CASes."""
 
 
@@ -279,6 +299,8 @@ class World:
         self.word_free_at: dict[int, float] = defaultdict(float)
         self.line_free_at: dict[int, float] = {}
         """When the atomics so far on a word, or in a line of 64 bytes, are over."""
+        self.served: dict[int, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        """The verbs that each memory node has served, and for how long, in ns."""
         self.metadata_free_at = 0.0
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.ends: list[float] = []
@@ -325,8 +347,9 @@ class World:
         arrival = client.now + model.one_way_ns
         self._reach(client, arrival)
         start = max(arrival, self.free_at[node])
-        done = start + model.verb_ns + 8 * words * model.byte_ns
-        self.free_at[node] = done
+        done = self.free_at[node] = start + model.verb_ns + 8 * words * model.byte_ns
+        count, served_ns = self.served[node]
+        self.served[node] = count + 1, served_ns + done - start
         if verb in ATOMICS:
             done = max(done, self.word_free_at[addr])
             self.word_free_at[addr] = self.line_free_at[addr >> 6] = done + model.contended_ns
@@ -406,7 +429,7 @@ class World:
             shuffled=not self.workload.latest,
         )  # fmt: skip
         drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
-        self.warm_up(drawn)
+        self.warm_up(drawn, mix)
         self.wire_bytes = -self._bytes_so_far()
         for client, operations in zip(self.clients, drawn, strict=True):
             client.endpoint.turn, client.endpoint.world = self.turn, self
@@ -438,16 +461,27 @@ class World:
             raise self.failed
         self.wire_bytes += self._bytes_so_far()
 
-    def warm_up(self, drawn: Sequence[Drawn]) -> None:
+    def warm_up(self, drawn: Sequence[Drawn], mix: ZipfWorkload) -> None:
         """Let the clients do their first operations, one after another, each at a time later."""
         workload = self.workload
+        if workload.deletes:
+            for count in range(workload.inserts_max):
+                for client in self.clients:
+                    name = key_of(workload, self._own(client, count))
+                    client.store.insert(name, bytes(workload.value_size))
         if not workload.warm_up:
             return
         names = sorted(key_of(workload, number) for number in range(workload.keys))
         met = round(workload.keys * workload.met_share)
         for client in self.clients:
-            for index in range(met):
-                client.store.get(names[index * workload.keys // met])
+            meets: Iterable[bytes] = (names[index * workload.keys // met] for index in range(met))
+            if workload.met_drawn:
+                first = itertools.islice(mix.draw(client.number), workload.warm_up + workload.ops)
+                meets = dict.fromkeys(self._name(key) for key, _ in first)
+            for name in meets:
+                client.store.get(name)
+        for node in range(workload.lost):
+            self.clients[0].pool.fail_node(node)
         dice = random.Random(workload.seed)
         for count in range(workload.inserts_max - workload.warm_writes, workload.inserts_max):
             for client in self.clients:
@@ -468,32 +502,47 @@ class World:
 
     def _life(self, client: TimedClient, operations: Drawn) -> None:
         self._hub.switch()
+        left = itertools.islice(operations, self.workload.ops)
         try:
-            for count, drawn in itertools.islice(operations, self.workload.ops):
-                self._timed(client, *self._call(client, count, drawn))
+            while window := list(itertools.islice(left, self.workload.concurrent)):
+                self._timed(client, window)
         except LimpetError as error:
             self.failed = self.failed or error
 
     def _call(
-        self, client: TimedClient, count: int, drawn: tuple[int, Operation]
+        self, client: TimedClient, count: int, drawn: tuple[int, Operation], through: Any = None
     ) -> tuple[str, Callable[[], object]]:
+        """An operation, of the client's store or, through a pipeline, of that."""
         key, operation = drawn
+        store = through or client.store
         workload = self.workload
         if operation is Operation.PUT:
             value = b"%d.%d" % (client.number, count)
             value = value.ljust(workload.value_size, b".")[: workload.value_size]
+            number = self._own(client, count)
             if workload.fresh:
-                number = workload.keys + client.number * workload.inserts_max + count
                 return "insert", functools.partial(self._insert, client, number, value)
+            if workload.deletes:
+                name = key_of(workload, number)
+                return "delete", functools.partial(client.store.delete, name)
             name = key_of(workload, key)
-            return "update", functools.partial(client.store.update, name, value)
-        name = key_of(workload, self.known[-1 - key] if workload.latest else key)
+            return "update", functools.partial(store.update, name, value)
+        name = self._name(key)
         if workload.scan_max:
             # the same for every store, whatever the order of the clients
             drawer = random.Random(f"{workload.seed} {client.number} {count}")
             length = drawer.randint(1, workload.scan_max)
             return "scan", functools.partial(self._scan, client, name, length)
-        return "get", functools.partial(client.store.get, name)
+        return "get", functools.partial(store.get, name)
+
+    def _name(self, drawn: int) -> bytes:
+        """The key to get."""
+        number = self.known[-1 - drawn] if self.workload.latest else drawn
+        return key_of(self.workload, number)
+
+    def _own(self, client: TimedClient, count: int) -> int:
+        """The number of a key that only this client inserts, or deletes."""
+        return self.workload.keys + client.number * self.workload.inserts_max + count
 
     def _insert(self, client: TimedClient, number: int, value: bytes) -> None:
         client.store.insert(key_of(self.workload, number), value)
@@ -503,23 +552,43 @@ class World:
         for _ in client.store.scan(low, limit=length):
             pass
 
-    def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
+    def _timed(self, client: TimedClient, window: list[tuple[int, tuple[int, Operation]]]) -> None:
+        """Do these operations at once. Each has the time and the round trips of all, and its share
+        of what else they take."""
         before, start = client.endpoint.counters(), client.now
         try:
-            operation()
+            kinds = self._do(client, window)
         except StoreFull:
             if not self.workload.fresh:
                 raise
-            kind = "full"
-        self.ends.append(client.now)
+            kinds = ["full"]
         after = client.endpoint.counters()
         took = {name: after[name] - count for name, count in before.items()}
-        self.samples[kind].append(
-            (
-                client.now - start, took["round_trips"], took["exchanges"], took["bytes_read"],
-                took["bytes_written"], took["cas"],
-            )
-        )  # fmt: skip
+        for kind in kinds:
+            self.ends.append(client.now)
+            self.samples[kind].append(
+                (
+                    client.now - start, took["round_trips"], took["exchanges"],
+                    took["bytes_read"] / len(kinds), took["bytes_written"] / len(kinds),
+                    took["cas"] / len(kinds),
+                )
+            )  # fmt: skip
+
+    def _do(
+        self, client: TimedClient, window: list[tuple[int, tuple[int, Operation]]]
+    ) -> list[str]:
+        """Do these operations, singly if it is one; of each its kind."""
+        if len(window) == 1:
+            kind, operation = self._call(client, *window[0])
+            operation()
+            return [kind]
+        kinds = []
+        with Pipeline(client.store, len(window)) as pipeline:
+            for drawn in window:
+                kind, operation = self._call(client, *drawn, pipeline)
+                kinds.append(kind)
+                operation()
+        return kinds
 
 
 def key_of(workload: Workload, number: int) -> bytes:
@@ -586,7 +655,9 @@ def _report(world: World) -> TimedReport:
     return TimedReport(
         world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0,
         busy / (first - world.begun) * 1e9 if first > world.begun else 0.0,
-        world.wire_bytes / total if total else 0.0, kinds,
+        world.wire_bytes / total if total else 0.0,
+        sum(count for count, _ in world.served.values()) / total if total else 0.0,
+        max((ns for _, ns in world.served.values()), default=0.0) / end if end else 0.0, kinds,
     )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ WIDE: Final = b"w" * 20_000
 """A value for which several of the others have to go."""
 FULL_ITEMS: Final = 12
 FULL_BYTES: Final = 40_000
+FEWER_ITEMS: Final = 4
 SPARED: Final = frozenset({"put over, hoarded memory", "make in vain"})
 """Rows of all other stores that say nothing of a cache: it evicts where they find no memory, and a
 small one can always be made."""
@@ -142,6 +143,11 @@ def _filled(pool: Pool, kv: Any) -> None:
     _fill(kv, kv.usual)
 
 
+def _filled_once_more(pool: Pool, kv: Any) -> None:
+    kv.resize(FULL_ITEMS, FULL_BYTES)
+    _fill(kv, kv.usual)
+
+
 def _filled_with_expired(pool: Pool, kv: Any) -> None:
     _fill(kv, BRIEF)
     time.sleep(OVER_S)
@@ -181,6 +187,10 @@ FULL: Final = {
         Operation(
             "evict expired", lambda pool, kv: kv.put(KEY, NEW), None, NEW,
             set_up=_filled_with_expired,
+        ),
+        Operation(
+            "resize", lambda pool, kv: kv.resize(FEWER_ITEMS, FULL_BYTES // 2), None, None,
+            set_up=_filled_once_more,
         ),
     )
 }  # fmt: skip

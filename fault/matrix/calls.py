@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
@@ -98,6 +99,13 @@ def _view(store: Any, key: bytes) -> bytes | None:
         return None if value is None else bytes(value)
 
 
+def _pipeline(store: Any, key: bytes) -> list[Any]:
+    with store.pipeline() as window:
+        window.put(KEYS[1], VALUE)
+        found = [window.get(key), window.get(KEYS[1]), window.get(b"none")]
+    return [operation.result() for operation in found]
+
+
 def _reserve(store: Any, key: bytes) -> None:
     with store.reserve(key, 900) as buffer:
         buffer[:] = b"r" * 900
@@ -111,12 +119,16 @@ STORE_ROWS: Final[Mapping[str, Row]] = {
     "size_of": lambda s, key: s.size_of(key),
     "put": lambda s, key: s.put(key, VALUE),
     "put_many": lambda s, key: s.put_many([(key, VALUE), (KEYS[1], VALUE), (b"+" + key, VALUE)]),
+    "pipeline": _pipeline,
     "insert": lambda s, key: s.insert(b"-" + key, VALUE),
     "update": lambda s, key: s.update(key, VALUE * 2),
     "delete": lambda s, key: s.delete(key),
     "delete_many": lambda s, key: s.delete_many([key, KEYS[2], b"none"]),
     "swap": lambda s, key: s.swap(key, VALUE, VALUE[::-1]),
     "view": _view,
+    "view_many": lambda s, key: [
+        None if value is None else bytes(value) for value in s.view_many([key, b"none", key])
+    ],
     "reserve": _reserve,
     "changes": lambda s, key: s.changes(key),
     "scan": lambda s, key: _all(s.scan(KEYS[0], KEYS[-1])),
@@ -136,10 +148,10 @@ OWN_OF_STORES: Final = frozenset({
     "have_ready", "hold", "hold_ledger", "hold_once", "hold_parts", "image_of", "invalidate",
     "is_linked", "is_log", "left_by", "let_go", "let_go_of", "link_reserved", "listed", "look_for",
     "losses_survived", "make", "make_object", "mend", "object_size", "own_counts", "proved",
-    "purge", "reconcile", "recover_owner", "references", "refill", "replaced", "require_there",
-    "reserve_object", "resolved", "resume", "run", "search_batch", "search_once", "show_progress",
-    "slots_taken", "staging", "stop_words", "take", "touch", "unmake", "value_log", "while_there",
-    "within", "write", "write_entry",
+    "purge", "reconcile", "recover_holder", "references", "refill", "replaced", "require_there",
+    "reserve_object", "resolved", "resume", "run", "run_batch", "search_batch", "search_once",
+    "show_progress", "slots_taken", "staging", "stop_words", "take", "touch", "unmake", "value_log",
+    "while_there", "within", "write", "write_entry",
 })  # fmt: skip
 """Methods of stores that limpet calls; those that it calls within operations look at nothing."""
 
@@ -193,6 +205,7 @@ MAPPING_ROWS: Final[Mapping[str, Row]] = {
 }
 DICT_ROWS: Final[Mapping[str, Row]] = {
     **MAPPING_ROWS,
+    "view": lambda d, key: d.view(0),
     "changes": lambda d, key: d.changes(),
     "copy": lambda d, key: d.copy(),
     "compare_and_set": lambda d, key: d.compare_and_set(0, 0, 1),
@@ -215,6 +228,8 @@ async def _later() -> int:
 CACHE_ROWS: Final[Mapping[str, Row]] = {
     **_plain("expire", "stats", "check"),
     **MAPPING_ROWS,
+    "view": lambda c, key: c.view(0),
+    "resize": lambda c, key: c.resize(max_items=c.stats()["max_items"]),
     "set": lambda c, key: c.set(0, 1, ttl=1),
     "add": lambda c, key: c.add(98, 1),
     "replace": lambda c, key: c.replace(0, 1),
@@ -280,7 +295,7 @@ def _with(handle: Any, key: object) -> None:
 OWN_OF_CHANNELS: Final = frozenset({
     "enter", "joined", "leave", "lives", "mark", "mark_address", "on_join", "on_leave",
     "open_rows", "operation", "participants", "region", "removed", "row", "suits", "take_part",
-    "vacates",
+    "title", "vacates",
 })  # fmt: skip
 COMMON: Final = plain("refresh", "resign")
 """Methods of every channel."""
@@ -304,6 +319,11 @@ def _channel(kind: str) -> Calls:
 def _pool(pool: Pool) -> Pool:
     _store("race")(pool)
     return pool
+
+
+def _snapshot(pool: Pool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pool.snapshot(f"{folder}/pool")
 
 
 POOL_ROWS: Final[Mapping[str, Row]] = {
@@ -332,6 +352,7 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "ring": lambda p, key: p.ring("r"),
     "rwlock": lambda p, key: p.rwlock("rw"),
     "semaphore": lambda p, key: p.semaphore("sem"),
+    "snapshot": lambda p, key: _snapshot(p),
     "store": lambda p, key: p.store("race", "s"),
     "stores": lambda p, key: p.stores(count=True),
     "temporary": lambda p, key: None,
@@ -342,11 +363,11 @@ POOL_ROWS: Final[Mapping[str, Row]] = {
     "__exit__": _with,
 }
 OWN_OF_POOLS: Final = frozenset({
-    "attached", "bare", "depart_at_exit", "entry_of", "exclusively", "free_unreachable",
-    "is_in_place", "keep_up",
-    "handle_at", "handle_if_there", "handle_of", "known_stores", "linking", "make_contents",
-    "mark_failed", "objects_store", "of_stores", "parameters_of", "references", "segments",
-    "stay_to_the_end", "stopping_stores", "stored", "strays",
+    "attached", "bare", "create_filled", "depart_at_exit", "entry_of", "exclusively",
+    "free_unreachable", "is_in_place", "keep_up", "keepers", "handle_at", "handle_if_there",
+    "handle_of", "known_stores", "linking", "make_contents", "mark_failed", "objects_store",
+    "of_stores", "parameters_of", "references", "restored", "segments", "stay_to_the_end",
+    "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {
@@ -368,7 +389,7 @@ MANAGER_ROWS: Final[Mapping[str, Row]] = {
 }
 OWN_OF_MANAGERS: Final = frozenset({
     "attach", "catalogue", "clear", "complete", "follow", "forget", "issue", "let_go",
-    "keeper", "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
+    "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
 })  # fmt: skip
 
 OBJECTS: Final[Mapping[str, Calls]] = {
@@ -399,7 +420,7 @@ OBJECTS: Final[Mapping[str, Calls]] = {
         frozenset({
             "await_holder", "commit", "conflict", "end", "holds", "is_doomed", "looks",
             "met_while_reading", "recalls",
-            # of named objects, which nobody drops, and of objects below
+            # of named objects, which no call drops, and of objects below
             "__contains__", "__delitem__", "__getitem__", "__setitem__", "read", "write",
         }),
         remove=_drop_both, of=Transaction,

@@ -777,7 +777,7 @@ _DEQUE: Final = Channels(
     shared=lambda pool, name: pool.deque(name, 64),
     large=lambda pool, name: pool.deque(name, size=4, item_size=3_000),
     methods={
-        **plain("clear", "maxlen", "__len__", "__bool__"),
+        **plain("clear", "copies", "maxlen", "__len__", "__bool__"),
         "append": lambda d: d.append(1),
         "appendleft": lambda d: d.appendleft(1),
         "extend": lambda d: d.extend([1]),
@@ -787,6 +787,7 @@ _DEQUE: Final = Channels(
         "__getitem__": lambda d: (d.append(1), d[0]),
         "__iter__": lambda d: list(d),
     },
+    own=frozenset({"put_copies"}),
     private=frozenset({"maxlen"}),
 )  # fmt: skip
 _TOPIC: Final = Channels(
@@ -1024,7 +1025,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         read=lambda handle, number: handle.qsize(),
         large=lambda pool, name: pool.queue(name, 4, item_size=3_000),
         methods={
-            **plain("cancel_join_thread", "close", "empty", "forget_lost"),
+            **plain("cancel_join_thread", "close", "copies", "empty", "forget_lost"),
             **plain("full", "join_thread", "lost", "qsize"),
             "get": lambda q: _put_get(q, lambda jobs: jobs.get(timeout=SOON_S)),
             "get_many": lambda q: _put_get(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
@@ -1035,7 +1036,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "put_nowait": lambda q: q.put_nowait(1),
             "task_done": lambda q: _put_get(q, lambda jobs: jobs.get_nowait()),
         },
-        own=frozenset({"ready"}),
+        own=frozenset({"put_copies", "ready"}),
         private=frozenset({"cancel_join_thread", "close", "join_thread"}),
     ),
     "jobs": Channels(
@@ -1056,7 +1057,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
         read=lambda handle, number: handle.qsize(),
         large=lambda pool, name: pool.queue(name, 4, item_size=3_000, acks=True),
         methods={
-            **plain("counts", "empty", "full", "give_back", "qsize"),
+            **plain("copies", "counts", "empty", "full", "give_back", "qsize"),
             "dead_letters": lambda q: q.dead_letters.qsize(),
             "get": lambda q: _settled(q, lambda jobs: jobs.get(timeout=SOON_S)),
             "get_many": lambda q: _settled(q, lambda jobs: jobs.get_many(2, timeout=SOON_S)),
@@ -1068,7 +1069,7 @@ CHANNELS: Final[Mapping[str, Channels]] = {
             "put_nowait": lambda q: q.put_nowait(1),
             "submit": lambda q: q.submit(1, timeout=SOON_S, keep_s=KEEP_S),
         },
-        own=frozenset({"deliver", "drop", "result_of", "settle"}),
+        own=frozenset({"deliver", "drop", "put_copies", "result_of", "settle"}),
     ),
     "deque": _DEQUE,
     "deque-maxlen": _variant(

@@ -130,7 +130,7 @@ class ChannelTestbed(PoolTestbed):
 
     def inspect(self) -> None:
         """Demand that no byte is leaked or held in the pool, and no client dead."""
-        self.account(1 + len(self.pool.channels.keepers))
+        self.account(1 + len(self.pool.keepers.all))
         self.pool.channels.catalogue.check()
 
 

@@ -84,16 +84,15 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/fusee/restoring.py": frozenset({"levelling", "reconciling"}),
     "stores/fusee/slots.py": frozenset({"evicting", "inserting"}),
     "stores/fusee/snapshot.py": frozenset({"helped", "proposed", "replaced", "voided", "won"}),
-    "stores/fusee/tables.py": frozenset({"entry-decided"}),
+    "stores/fusee/tables.py": frozenset({"announced", "entry-decided"}),
     "stores/loco/data_array.py": frozenset({"torn"}),
     "stores/loco/locking.py": frozenset({"locked"}),
     "stores/loco/repair.py": frozenset({"repairing"}),
-    "stores/loco/local_index.py": frozenset({"unannounced"}),
     "stores/loco/writer.py": frozenset({"claimed", "committed", "deleted", "inserted"}),
     "stores/race/locked.py": frozenset({"growing"}),
     "stores/race/slots.py": frozenset({"deleted", "inserting", "kicked", "updated"}),
     "stores/race/splitter.py": frozenset({"freezing", "split", "subtable-made"}),
-    "stores/rcuckoo/locks.py": frozenset({"locked", "unlocking", "unsure"}),
+    "stores/rcuckoo/locks.py": frozenset({"locked", "unlocking"}),
     "stores/rcuckoo/repair.py": frozenset({"repairing"}),
     "stores/rcuckoo/rows.py": frozenset({"torn"}),
     "stores/rcuckoo/writer.py": frozenset({"committed", "moving", "written"}),
@@ -110,11 +109,10 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/sherman/leaf_writer.py": frozenset(
         {"leaf-installed", "leaf-locked", "leaf-locked-early"}
     ),
-    "stores/swarm/unmapping.py": frozenset({"register-given-up"}),
     "stores/swarm/replica.py": frozenset({"pointer", "put", "turned"}),
     "stores/swarm/row.py": frozenset({"emptied"}),
     "stores/swarm/safe_guess.py": frozenset({"verified"}),
-    "stores/swarm/key_register.py": frozenset({"entombed"}),
+    "stores/swarm/key_register.py": frozenset({"entombed", "register-given-up"}),
 }
 """By module, as a path from the root of the source tree."""
 SHARED: Final = ("shm", "stores")

@@ -176,6 +176,14 @@ def _put_many(pool: Pool, kv: Any) -> None:
     kv.put_many([(BYSTANDER, OLD), (KEY, NEW)])
 
 
+def _pipelined(pool: Pool, kv: Any) -> None:
+    """Change two keys in one window, one of which has its value already, and read another."""
+    with kv.pipeline() as window:
+        window.put(KEY, NEW)
+        window.update(BYSTANDER, OLD)
+        window.get(b"none")
+
+
 def _swap(expected: bytes, value: bytes | None) -> Callable[[Pool, Any], object]:
     def run(pool: Pool, kv: Any) -> None:
         if not kv.swap(KEY, expected, value):
@@ -201,6 +209,7 @@ OPERATIONS: Final = {
         Operation("put over", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW, _warm),
         Operation("put many", _put_many, OLD, NEW, _warm),
         Operation("put many, new key", _put_many, None, NEW, _warm),
+        Operation("pipeline", _pipelined, OLD, NEW, _warm),
         Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
         Operation("delete many", lambda pool, kv: kv.delete_many([KEY, b"none"]), OLD, None, _warm),
         Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),

@@ -1,4 +1,4 @@
-"""The scenarios of the pool's memory, and of who may use it. Clients of both machines are at work.
+"""The scenarios of the pool's memory, and of its users. Clients of both machines are at work.
 
 `withdrawn`: one of the pool's three devices is withdrawn while clients of both machines have it
 mapped, first from "b", then from "a", too; later it is there again, and the node is replaced.

@@ -11,9 +11,9 @@
 The first process that needs the pool makes it, with `nodes` and `node_size`; the others open it. A
 pool stays until `limpet destroy site`. `MAX_ENTRIES` is a bound at all times, and `CULL_FREQUENCY`
 means nothing: a full cache evicts one entry for each new one. Without `MAX_ENTRIES` there is no
-bound but `max_bytes`. A cache that is there keeps its bounds; the log warns of settings with
-others. Another option that is not known raises ParameterError. Sessions: `SESSION_ENGINE =
-"django.contrib.sessions.backends.cache"`.
+bound but `max_bytes`. A cache that is there is resized to other settings, the newest of which win,
+unless the option `resize` says "keep" or "refuse" (`Pool.cache`). Another option that is not known
+raises ParameterError. Sessions: `SESSION_ENGINE = "django.contrib.sessions.backends.cache"`.
 
 A value that is larger than the whole cache, or for which other stores leave no room, is not kept: a
 warning is logged, and the key is deleted.

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import limpet
+from limpet.shm.parameters import parse_size
 from limpet.shm.times import LONGEST_S, Seconds, seconds_of
+from limpet.stores.cache.parameters import ITEMS_MAX, LEAST
 from limpet.stores.registry import CACHES
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger("limpet")
 
 POOL_OPTIONS: Final[tuple[str, ...]] = ("nodes", "node_size", "clients", "mode", "group")
-CACHE_OPTIONS: Final[tuple[str, ...]] = ("max_bytes", "max_items", "policy")
+CACHE_OPTIONS: Final[tuple[str, ...]] = ("max_bytes", "max_items", "policy", "resize")
 
 _lock = threading.Lock()
 _pools: Final[dict[str, limpet.Pool]] = {}
@@ -138,20 +140,47 @@ def bytes_cache(
 def _cache(
     pool: limpet.Pool, name: str, options: dict[str, Any], codec: str | None
 ) -> limpet.Cache[Any, Any]:
-    """A cache with these options; one that is there keeps its own: a deployment with other settings
-    must not fail. StoreMismatch: it is no cache, or has another codec."""
-    try:
-        return pool.cache(name, codec=codec, **options)
-    except limpet.StoreMismatch as error:
-        kept = {
-            option: one["parameters"][option]
-            for one in pool.stores()
-            if one["name"] == name and one["kind"] in CACHES
-            for option in options
-        }
-        cache = pool.cache(name, codec=codec, **kept)
-        log.warning("%s; it stays so until `limpet drop %s %s`", error, pool.url, name)
-        return cache
+    """A cache with these options, or as far as there is room. One that is there has its bounds
+    changed, as the option `resize` says, to those of the options, and keeps its policy: a
+    deployment with other settings must not fail. StoreMismatch: it is no cache, or has another
+    codec, or `resize` is "refuse"."""
+    given = {"resize": "newest", **options}
+    there = {one["name"]: one["parameters"] for one in pool.stores() if one["kind"] in CACHES}
+    memory = pool.parameters.nodes * pool.layout.block_count * pool.layout.block_size
+    most = items = min(memory // LEAST, ITEMS_MAX)
+    if name in there:
+        made = there[name]
+        if given.get("policy", made["policy"]) != made["policy"]:
+            _warn_once(
+                f"{pool.url}: the cache {name!r} has policy={made['policy']!r}, not "
+                f"{given['policy']!r}; it stays so until `limpet drop {pool.url} {name}`"
+            )
+            given["policy"] = made["policy"]
+        items = min(items, made["limit"])
+    for bound, room, more in (
+        ("max_items", items, items < most),
+        ("max_bytes", memory, False),
+    ):
+        asked = given.get(bound)
+        if asked is not None and given["resize"] == "newest" and parse_size(asked) > room:
+            what = f"drop {pool.url} {name}" if more else f"destroy {pool.url}"
+            _warn_once(
+                f"{pool.url}: the cache {name!r} has room for {bound}={room}, and has that in "
+                f"place of {asked!r}; for more, end its processes, run `limpet {what}`, and "
+                f"start them again{'' if more else ' with a larger node_size'}"
+            )
+            given[bound] = room
+    return pool.cache(name, codec=codec, **given)
+
+
+_told: Final[set[str]] = set()
+
+
+def _warn_once(text: str) -> None:
+    """Log a warning; once in this process, however often the cache is opened."""
+    if text not in _told:
+        _told.add(text)
+        log.warning("%s", text)
 
 
 def set_or_delete(cache: limpet.Cache[str, Any], key: str, value: Any, ttl: float) -> bool:

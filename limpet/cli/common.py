@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,10 +23,15 @@ from limpet.shm.times import LONGEST_S, MS, units_of
 
 if TYPE_CHECKING:
     # `limpet ls --json` and others need none of it; it would cost them 50 ms.
+    from click.shell_completion import CompletionItem
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+LONG: Final = 1000
+"""As many characters of a command's help are shown."""
+NARROW: Final = 100
+"""On a terminal of fewer columns tables have no lines between columns."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The errors of a file that takes no more."""
 
@@ -53,6 +59,14 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.ClickException(f"stdout cannot be written: {error.strerror}") from error
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, with the whole first sentence of each command's help."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(LONG)) for name, each in found if each is not None]
+            )
+
 
 class PoolUrl(click.ParamType):
     """A pool's URL; a bare name stands for `shm://NAME`."""
@@ -61,6 +75,17 @@ class PoolUrl(click.ParamType):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return value if "://" in value else f"shm://{value}"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The pools in shared memory."""
+        from click.shell_completion import CompletionItem
+
+        from limpet.shm.backends.inventory import list_pools
+
+        names = [pool["url"].removeprefix("shm://") for pool in list_pools("")]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 _ANY_OWNER: Final = "limpet.any_owner"
@@ -184,6 +209,10 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     from rich.table import Table
 
     made = Table(title=title, title_justify="left", title_style="bold")
+    if sys.stdout.isatty() and get_terminal_size().columns < NARROW:
+        from rich import box
+
+        made.box, made.padding, made.show_edge = box.SIMPLE_HEAD, (0, 0, 0, 0), False
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left")
     return made

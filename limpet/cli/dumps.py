@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
 
@@ -42,19 +41,12 @@ from limpet.cli.values import (
     store_option,
 )
 from limpet.shm.errors import ParameterError
-from limpet.shm.parameters import check_whole, parse_size
-from limpet.stores.cache.cache import tag_numbers, tags_of_numbers
-from limpet.stores.cache.layout import TAGS_MAX, US_PER_MS
-from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.shm.parameters import parse_size
 from limpet.stores.cache.validity import Terms
 from limpet.stores.core.codecs import Codec, codec_of_keys, name_of
 from limpet.stores.core.status import PUT
+from limpet.stores.dumps import FORMAT, fields_of, head_of, read_head, terms_of
 from limpet.stores.registry import CACHES
-
-FORMAT: Final = 1
-PARAMETERS: Final = ("max_bytes", "max_items", "ttl_ms", "policy")
-"""Of a cache, what its dump has."""
-DEADLINE_MAX_MS: Final = 1 << 50
 
 
 @click.command()
@@ -101,12 +93,10 @@ def dump(url: str, name: str, decoded: bool) -> None:
     """
     with bare(url, name) as (store, named):
         codec = Codec.named(named) if decoded else None
-        head = {"limpet": FORMAT, "store": name, "kind": store.kind, "codec": named}
-        if store.kind in CACHES:
-            head["parameters"] = {field: getattr(store.parameters, field) for field in PARAMETERS}
+        head = head_of(store, name, named)
         print_line({**head, **({"decoded": True} if decoded else {})})
         for key in store:
-            found = _fields(store, key)
+            found = fields_of(store, key)
             if found is None:  # it was deleted meanwhile, or has expired
                 continue
             value = found.pop("value")
@@ -115,26 +105,6 @@ def dump(url: str, name: str, decoded: bool) -> None:
             else:
                 forms = {"key": key.hex(), "value": value.hex()}
             click.echo(text_of({**forms, **found}))
-
-
-def _fields(store: Any, key: bytes) -> dict[str, Any] | None:
-    """The fields of an entry in a dump, besides the key; None: it does not count."""
-    if store.kind not in CACHES:
-        value = store.get(key)
-        return None if value is None else {"value": value}
-    entry = store.entry(key)
-    if entry is None:
-        return None
-    value, _, deadline, times, tags = entry
-    if deadline:  # by the pool's clock, which may be another one than the wall's (pool_clock.py)
-        deadline += time.time_ns() // 1000 - store.endpoint.microseconds()
-    more = {
-        "deadline_ms": deadline // US_PER_MS,
-        "slide_ms": times & TTL_MAX_MS,
-        "stale_ms": times >> 32,
-        "tags": tag_numbers(tags),
-    }
-    return {"value": value, **{name: one for name, one in more.items() if one}}
 
 
 @click.command()
@@ -251,16 +221,11 @@ def _load(store: Any, lines: Iterator[tuple[int, str]], codec: Codec | None) -> 
 
 def _head(lines: Iterator[tuple[int, str]]) -> dict[str, Any]:
     try:
-        head = json.loads(next(lines, (1, ""))[1])
-        parameters = dict(head.get("parameters", {}))
-        if head["limpet"] == FORMAT and set(parameters) <= set(PARAMETERS):
-            texts = {name: str(head[name]) for name in ("store", "kind", "codec")}
-            return {**texts, "decoded": bool(head.get("decoded")), "parameters": parameters}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise click.ClickException(
-        f"line 1 does not begin a dump of format {FORMAT}; `limpet dump` writes one"
-    )
+        return read_head(next(lines, (1, ""))[1])
+    except ParameterError as error:
+        raise click.ClickException(
+            f"line 1 does not begin a dump of format {FORMAT}; `limpet dump` writes one"
+        ) from error
 
 
 def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, Terms | None]:
@@ -272,8 +237,8 @@ def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, T
         entry = json.loads(line)
         key, value = entry["key"], entry["value"]
         if codec is None:
-            return bytes.fromhex(key), bytes.fromhex(value), _terms(entry)
-        return key_bytes(key, codec), value_bytes(value, codec), _terms(entry)
+            return bytes.fromhex(key), bytes.fromhex(value), terms_of(entry)
+        return key_bytes(key, codec), value_bytes(value, codec), terms_of(entry)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise click.ClickException(
             f"line {number} is no entry of a dump: {error}{_rest(number)}"
@@ -282,26 +247,6 @@ def _entry(line: str, number: int, codec: Codec | None) -> tuple[bytes, bytes, T
 
 def _rest(number: int) -> str:
     return "; the entries before it are loaded" if number > 2 else ""
-
-
-def _terms(entry: dict[str, Any]) -> Terms | None:
-    """The terms of an entry of a cache; None: it has expired. Raises ParameterError, TypeError."""
-    times = []
-    for name, most in (
-        ("deadline_ms", DEADLINE_MAX_MS), ("slide_ms", TTL_MAX_MS), ("stale_ms", TTL_MAX_MS),
-    ):  # fmt: skip
-        time_ms = entry.get(name, 0)
-        check_whole(name, time_ms, 0, most)
-        times.append(time_ms)
-    deadline, slide, stale = times
-    numbers = list(entry.get("tags", ()))
-    for number in numbers:
-        check_whole("the number of a tag", number, 1, TAGS_MAX - 1)
-    left = deadline - time.time_ns() // 1_000_000
-    if deadline and left <= 0:
-        return None
-    tags = tags_of_numbers(numbers)
-    return Terms(left if deadline else 0, slide, stale, tags)
 
 
 # ---- caches --------------------------------------------------------------------------------------
@@ -346,6 +291,23 @@ def cache_stats(where: Where, as_json: bool) -> None:
         return
     for what, count in stats.items():
         click.echo(f"{what:16} {count:>14,}")
+
+
+@cache.command("resize")
+@click.option("--max-bytes", metavar="SIZE", help="Bytes of all entries, or text such as 64MiB.")
+@click.option("--max-items", type=int, help="The number of entries.")
+@click.pass_obj
+def cache_resize(where: Where, max_bytes: str | None, max_items: int | None) -> None:
+    """Give the cache other bounds, while processes use it; to shrink it evicts."""
+    if max_bytes is None and max_items is None:
+        raise click.UsageError("give --max-bytes, or --max-items, or both")
+    with _opened(where) as opened:
+        opened.resize(max_bytes=max_bytes, max_items=max_items)
+        stats = opened.stats()
+    click.echo(
+        f"{where.name}: {stats['items']:,} of {stats['max_items']:,} items, "
+        f"{stats['bytes']:,} of {stats['max_bytes']:,} bytes"
+    )
 
 
 @cache.command("clear")

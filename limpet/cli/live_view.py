@@ -191,8 +191,8 @@ def progress_table(
 ) -> Table:
     """One row a client, and their sum. Latencies are of the whole run."""
     latencies = [f"{kind} p{percent}" for kind in kinds for percent in PERCENTILES]
-    columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
-    made = table(title, "client", *columns, right=columns)
+    columns = ("pid", "ops/s", *latencies, "kills", "repairs", "memory")
+    made = table(title, "#", *columns, right=columns)
     snapshot = progress.snapshot
     for slot, pid in enumerate(progress.pids):
         made.add_row(

@@ -33,6 +33,7 @@ from limpet.shm.ephemeral import sweep
 from limpet.shm.errors import PoolIncomplete, PoolNotFound
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 from limpet.shm.release import PROTOCOL, RELEASE
+from limpet.stores.figures import SCHEMA
 
 WAIT_S = 0.2
 """How often `watch --wait` looks for a pool that is not there."""
@@ -195,6 +196,7 @@ def inspect(url: str, as_json: bool) -> None:
     """
     with pool_of(url) as pool:
         report: dict[str, Any] = {
+            "schema": SCHEMA,
             "url": pool.url,
             "uuid": pool.uuid.hex(),
             "protocol": PROTOCOL,
@@ -205,7 +207,7 @@ def inspect(url: str, as_json: bool) -> None:
             ("nodes", pool.nodes),
             ("stores", pool.stores),
             ("growth", pool.growth),
-            ("channels", lambda: [] if pool.parameters.durable else pool.channels.list()),
+            ("channels", lambda: [] if pool.parameters.durable else pool.channels.list(state=True)),
             ("clients", pool.clients),
             ("hosts", pool.hosts),
             ("audit", pool.audit),
@@ -234,7 +236,7 @@ def _print_pool(report: dict[str, Any]) -> None:
     for title in report:
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
-        elif title in ("url", "uuid", "protocol", "errors"):
+        elif title in ("schema", "url", "uuid", "protocol", "errors"):
             continue
         elif title == "growth":
             _print_growth(report[title])

@@ -4,7 +4,7 @@ A job is an element of a queue with acks (stores/channels/jobs) of a pool that t
 for itself; its result comes back through a queue of results. A worker (worker.py) puts the result,
 and then acknowledges the job. So the job of a worker that died is delivered to another worker, and
 a job that was done twice has its first result. After `retries` further deliveries the job is a dead
-letter, and its future has WorkerDied. crew.py has what happens in the parent.
+letter, and its future has WorkerDied. crew.py has the parent's part.
 
 A *named* executor is the same in a pool that is there before: programs that give the same name use
 one queue of jobs, and each has a queue of results, with its client id in the name (replies.py). A
@@ -35,9 +35,9 @@ time: the pool, which is ephemeral, so `limpet ls` or `limpet prune` removes it;
 executor, the queue of results, until another program opens or closes an executor in the pool, or
 has a result for it. The queue of jobs stays, as all that is named does.
 
-Known limits: a stopped worker holds its job until it goes on or is killed. A stopped process that
-holds the lock of the queue of jobs is killed after a lease, as with all channels
-(shm/clients/membership.py).
+Known limits: a stopped worker holds its job until it goes on or is killed. A process that is
+stopped while it has the lock of the queue of jobs is killed after a lease, as with every queue with
+acks (stores/channels/jobs/table.py).
 """
 
 from __future__ import annotations

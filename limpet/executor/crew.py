@@ -411,7 +411,7 @@ class Crew:
         try:
             if self.name:
                 # ORDER: before the wait for workers, which may run long calls of other programs:
-                # no other worker waits meanwhile for room for results that nobody reads.
+                # no other worker waits meanwhile for room for results that no program reads.
                 with contextlib.suppress(LimpetError):
                     self.replies.remove(self.ident)
                 self.stop_pipe[1].send_bytes(b"end")

@@ -135,6 +135,22 @@ class Allocator:
         self.heap.take(reference)
         return reference
 
+    def reserve_of(self, replicas: int) -> int:
+        """How many free blocks of a node new entries leave for updates: fewer if each has
+        backups."""
+        return -(-self.table.reserve // replicas)
+
+    def await_period(self, epoch: int, node: int) -> None:
+        """Outside of operations: wait until no client is pinned at `epoch`, unless one stands still
+        and may stay, or memory on `node` has become free."""
+        self.client.begin()
+        scope = self.heap.endpoint.background(True)
+        try:
+            self.relief.await_period(epoch, node)
+        finally:
+            self.heap.endpoint.background(scope)
+            self.client.end()
+
     def has_ready(self, node: int, size: int, count: int) -> bool:
         """Whether so many objects of `size` bytes, without replicas, are ready on `node`, as far as
         is known; of objects in runs of pages or in blocks of their own nothing is known."""
@@ -277,7 +293,7 @@ class Allocator:
         """`replenish_all`, for a caller that keeps the other threads out already; not pinned."""
         self.heap.placement.check(replicas)
         self.membership.sweep_sometimes()
-        reserve = self.table.reserve // replicas
+        reserve = self.reserve_of(replicas)
         growing = not update and reserve > 0
         if growing:
             sparing = max(sparing, reserve)
@@ -288,7 +304,7 @@ class Allocator:
         )  # fmt: skip
         known = self.relief.known_refusal(request)
         if known is not None:
-            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE))
+            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE, sparing))
         attempt = hopeless = 0
         before: list[bytes] | None = None
         wanted = self._by_kind(sizes)
@@ -311,11 +327,13 @@ class Allocator:
                 # ORDER: before the search whose result is noted with it.
                 before = self.table.image()
             hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
+            if update and hopeless > 1 and before is not None and before != self.table.image():
+                hopeless = 1  # other clients give back what updates have lent
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                 if hopeless > 1 and refused == NOWHERE:
                     self.relief.note_refusal(request, sizes.index(first), before)
-                raise StoreFull(self.relief.why_full(node, first, refused))
+                raise StoreFull(self.relief.why_full(node, first, refused, sparing))
         self.refused = False
         return looks + attempt + 1
 
@@ -472,7 +490,7 @@ class Allocator:
                     return
 
     def _is_reserve_gone(self, node: int, replicas: int) -> bool:
-        return not self.claims.has_free(node, replicas, self.table.reserve // replicas)
+        return not self.claims.has_free(node, replicas, self.reserve_of(replicas))
 
     def _look_for_shortage(self, node: int, replicas: int) -> None:
         """Whether few blocks are free while most of our own memory is not in use.

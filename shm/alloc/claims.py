@@ -14,8 +14,8 @@ ended; and, after some attempts, unused blocks of living clients (reclaim.py).
 A full pool refuses again and again, and each search reads all block words and used bits several
 times. So a refusal is noted with an image of these, from before its last attempt. While no client
 has died and the image is the same, no memory came back since, and the same request is refused at
-once. Not if freed memory was waiting for operations that stand still, nor if a file system was
-full: these end without a trace in the image.
+once. A refusal is not noted if freed memory was waiting for operations that stand still, or if a
+file system was full: both end without a trace in the image.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class Relief:
             found = self.client.pinned(shortage.take_unchanged) or found
         if not found and not shortage.waited:
             shortage.waited = True
-            found = self._await_period(self.grace.close_period(), shortage.node)
+            found = self.await_period(self.grace.close_period(), shortage.node)
         return found
 
     def make_room(self, attempt: int, node: int, needed: Needed) -> bool:
@@ -350,7 +350,7 @@ class Relief:
         waiting = self._oldest_pending()
         if waiting is None:
             return False
-        return self._await_period(waiting, node)
+        return self.await_period(waiting, node)
 
     def release_empty(self, needed: Needed) -> bool:
         """Give back every block of which all objects are ready, and spans without an object."""
@@ -410,7 +410,7 @@ class Relief:
         epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)
         return min(epochs) if epochs else None
 
-    def _await_period(self, epoch: int, node: int) -> bool:
+    def await_period(self, epoch: int, node: int) -> bool:
         """Wait until no client is pinned at `epoch`, or until there are free blocks on `node` that
         are ready to be used; False when a client stands still and may stay."""
         ready = self._claimable_count(node)
@@ -430,17 +430,19 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
-    def _free_blocks(self, node: int) -> str:
-        """In words, how many blocks of a node are free, and how many are kept."""
-        count, kept = self.table.count, self.table.reserve
-        return (
-            f"{self._claimable_count(node)} of its {count} blocks of {self.claims.heap.block_size} "
-            f"bytes are free, and {kept} are kept for updates, deletes and channels"
+    def _free_blocks(self, node: int, sparing: int) -> str:
+        """In words, how many blocks of a node are free, and how many of these are kept."""
+        free = (
+            f"{self._claimable_count(node)} of its {self.table.count} blocks of "
+            f"{self.claims.heap.block_size} bytes are free"
         )
+        kept = f", and {sparing} are kept for updates, deletes and channels"
+        return free + kept if sparing else free
 
-    def why_full(self, node: int, size: int, refused: int) -> str:
+    def why_full(self, node: int, size: int, refused: int, sparing: int) -> str:
         """The message of StoreFull, when there is no memory for an object of this size. `refused`:
-        the node whose file system had no room for pages, or NOWHERE."""
+        the node whose file system had no room for pages, or NOWHERE. `sparing`: so many free blocks
+        are to be left for others."""
         if refused == node:
             why = "its file system is full; make room there, or delete entries"
         elif refused != NOWHERE:
@@ -452,9 +454,9 @@ class Relief:
             block = self.claims.heap.block_size
             run = -(-size // block) * block  # whole blocks
             why = (
-                f"{self._free_blocks(node)}. Delete an entry of about this size for each that is "
-                f"to be put, or so many of other sizes that a run of {run} bytes in whole blocks "
-                "is empty, or create the pool with larger nodes"
+                f"{self._free_blocks(node, sparing)}. Delete an entry of about this size for each "
+                f"that is to be put, or so many of other sizes that a run of {run} bytes in whole "
+                "blocks is empty, or create the pool with larger nodes"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"

@@ -9,9 +9,9 @@ objects of a dead client's blocks are free.
 
 Used bit: 1 from allocation until a client has unlinked the object and freed it. It is posted with
 the write of the object, in the same phase, so it is set before the object is linked. Clearing the
-bit frees the object; it is sent in the background of the operation (verbs.pyx), since nobody but
-the owner waits for it. Several clients may repeat it, if each was pinned (epoch.py) before
-the object was unlinked: the owner does not use the object again before all of them have unpinned.
+bit frees the object; it is sent in the background of the operation (verbs.pyx), since only the
+owner waits for it. Several clients may repeat it, if each was pinned (epoch.py) before the object
+was unlinked: the owner does not use the object again before all of them have unpinned.
 
 A larger object is a run of pages of one block, or of adjacent ones (slabs.py); a block that is cut
 into pages has a used bit for each page. All used bits of a run are set, and cleared, one word after

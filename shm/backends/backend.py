@@ -36,7 +36,7 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from limpet.shm.backends.mapping import map_file
 from limpet.shm.endpoint.fabric import flush_mapping
@@ -152,11 +152,20 @@ class Location(abc.ABC):
     """Whether another host may have the same memory, so that `multi_host` is the default there."""
     reuses_memory: ClassVar[bool] = False
     """The new memory of a lost node is its old memory: no other process may have it mapped."""
+    endpoint_class: ClassVar[Any] = None
+    """The endpoint of clients that do not map the memory: net/backend.py. None: they map it."""
+    heart_class: ClassVar[Any] = None
+    """What keeps the lease of such a client."""
 
     @classmethod
     @abc.abstractmethod
     def parse(cls, url: str, rest: str) -> Location:
         """The location of `url`, which has `rest` behind its scheme. Raises ParameterError."""
+
+    def open_remote(self) -> tuple[list[Any], PoolParameters, bytes]:
+        """If it has an `endpoint_class`: what stands for the nodes in service and, last, for the
+        control segment; parameters and uuid."""
+        raise NotImplementedError
 
     @classmethod
     def everywhere(cls) -> list[Location]:

@@ -171,7 +171,7 @@ def revive(location: Location) -> bool:
 
 
 def _looks(location: Location, judge: Callable[[Location, int], bool]) -> bool:
-    """What `judge` says of the control segment. The name, which a creator may need, is not held."""
+    """The answer of `judge` about the control segment. The name, for creators, is not held."""
     with explained(location.segment(CONTROL_NODE)):
         fd = location.place(CONTROL_NODE).open()
     try:

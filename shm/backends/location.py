@@ -3,6 +3,7 @@
     shm://NAME                      posix.py
     file:///DIR                     file.py
     dax:///dev/dax0.0,/dev/dax1.0   dax.py
+    net://HOST:PORT/NAME            net/backend.py, imported when it is first named
 
 A backend of one's own is registered with `register`, in every process that opens such a pool.
 """
@@ -16,6 +17,7 @@ from limpet.shm.backends.dax import Devices
 from limpet.shm.backends.file import Files
 from limpet.shm.backends.posix import NAME, SHM_DIR, PosixShm
 from limpet.shm.errors import ParameterError
+from limpet.shm.late import late
 
 __all__ = ["SHM_DIR", "Location", "backends", "full_url", "parse_url", "register"]
 
@@ -50,6 +52,8 @@ def parse_url(url: str) -> Location:
     if not isinstance(url, str):
         raise ParameterError(f"a pool's URL is text such as 'shm://demo', not {url!r}")
     scheme, separator, rest = url.partition("://")
+    if scheme == "net" and scheme not in _BACKENDS:
+        register(late("limpet.shm.net.backend").Servers)
     kind = _BACKENDS.get(scheme) if separator else None
     if kind is None:
         *others, last = [known.example for known in _BACKENDS.values()]

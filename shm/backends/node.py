@@ -3,7 +3,7 @@
 A segment is one shared, writable mapping. backend.py has the part of a backend in this. The life of
 a pool's segments:
 
-    create(control)     exclusive, and locked (name.py): PoolExists for everyone else
+    create(control)     exclusive, and locked (name.py): PoolExists for all other creators
     create(node i)      for each memory node
     publish(node i)     for each, when its contents are ready
     publish(control)    last: the pool can be opened from here on
@@ -66,8 +66,10 @@ class MemoryNode:
     `map` the mapping, `address` where it begins in this process, `descriptor` and `fd` its
     descriptor, `watched_fd` the same where pages can go from under the mapping, or -1. `zeroed`: a
     new segment of this backend is all zeros. Code that uses `address` keeps a buffer of `map`, so
-    that `close` cannot unmap it meanwhile.
+    that `close` cannot unmap it meanwhile. `remote`: not of this class, but of net/link.py.
     """
+
+    remote = False
 
     def __init__(
         self,

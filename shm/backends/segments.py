@@ -93,10 +93,13 @@ def create_segments(
     node_size: int | str | None,
     options: nodes.NodeOptions,
     given: dict[str, Any],
+    complete: bool = True,
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters.
 
-    The name of an ephemeral pool is held until the caller is a client and releases it.
+    The name of an ephemeral pool is held until the caller is a client and releases it. Unless
+    `complete`, so is that of another one, and its control segment has no superblock yet: for
+    `complete_segments`, or `discard_segments`.
     """
     location = nodes.parse_url(nodes.full_url(url))
     known = {*PoolParameters.__dataclass_fields__, "lease"} - {"lease_us"}
@@ -148,14 +151,11 @@ def create_segments(
         for segment in (*made[1:], control):
             if not control.place.same(control.fd):
                 raise PoolNotFound(f"{location}: its control segment was taken away meanwhile")
-            _format(segment, layout, parameters, uuid)
-        if not parameters.ephemeral:
+            _format(segment, layout, parameters, uuid, complete or segment is not control)
+        if complete and not parameters.ephemeral:
             release(control.fd)
     except BaseException:
-        if made:
-            take_back(location, made[0].fd)
-        for segment in reversed(made):
-            nodes.discard(segment)
+        discard_segments(location, made)
         for folder in folders:
             with contextlib.suppress(OSError):  # it was not made, or another process uses it
                 folder.rmdir()
@@ -165,9 +165,26 @@ def create_segments(
     return [*made[1:], control], uuid, parameters
 
 
+def complete_segments(control: nodes.MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
+    """Make a pool whole whose control segment was not to be `complete`."""
+    nodes.finish(control, parameters, uuid)
+    if parameters.durable:
+        control.place.persist(control.map, SUPERBLOCK_SIZE)
+    release(control.fd)
+
+
+def discard_segments(location: nodes.Location, made: list[nodes.MemoryNode]) -> None:
+    """Remove segments that were made for a pool whose name is held, the control segment first of
+    them; that is removed last."""
+    if made:
+        take_back(location, made[0].fd)
+    for segment in reversed(made):
+        nodes.discard(segment)
+
+
 def _claim(location: nodes.Location, size: int, options: nodes.NodeOptions) -> nodes.MemoryNode:
-    """The control segment of a new pool, which holds the name. What a killed creator or destroyer
-    has left is removed first."""
+    """The control segment of a new pool, which holds the name. Removes first what a killed creator
+    or destroyer has left."""
     for _ in range(CLAIMS_MAX):
         try:
             return _create(location, CONTROL_NODE, size, options)
@@ -176,7 +193,7 @@ def _claim(location: nodes.Location, size: int, options: nodes.NodeOptions) -> n
                 raise
         except PoolNotFound:
             pass  # a creator that failed has just removed the folder that it had made
-    raise PoolExists(f"{location}: other processes make it, and fail or are killed, all the time")
+    raise PoolExists(f"{location}: other processes begin to make it again and again, and fail")
 
 
 def _create(
@@ -201,7 +218,11 @@ def _create(
 
 
 def _format(
-    segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
+    segment: nodes.MemoryNode,
+    layout: NodeLayout,
+    parameters: PoolParameters,
+    uuid: bytes,
+    complete: bool,
 ) -> None:
     if segment.stat_size() < segment.size:
         raise PoolTruncated(f"{segment.name} was truncated while it was made")
@@ -221,9 +242,10 @@ def _format(
             segment.map[power : power + 8] = _boot(parameters).to_bytes(8, "little")
         # ORDER: contents persist before the superblock that declares them whole.
         segment.place.persist(segment.map, used)
-    nodes.finish(segment, parameters, uuid)
-    if parameters.durable:
-        segment.place.persist(segment.map, SUPERBLOCK_SIZE)
+    if complete:
+        nodes.finish(segment, parameters, uuid)
+        if parameters.durable:
+            segment.place.persist(segment.map, SUPERBLOCK_SIZE)
 
 
 def _boot(parameters: PoolParameters) -> int:
@@ -235,6 +257,8 @@ def open_segments(
 ) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
     """The segments of a pool that is there, without those of nodes out of service."""
     location = nodes.parse_url(nodes.full_url(url))
+    if location.endpoint_class is not None:
+        return location.open_remote()
     control, block = _open_control(location, options)
     opened = [control]
     gone = f"{location} was destroyed while it was being opened"
@@ -270,7 +294,7 @@ def open_segments(
                 raise type(error)(_if_lost(url, index, why)) from error
             opened.append(segment)
             if found.parameters != parameters:
-                raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
+                raise PoolCorrupt(f"{segment.name}: its parameters differ from the pool's")
         if not is_there(location, control.fd, block.uuid):
             raise PoolIncomplete(gone)
     except LimpetError as error:

@@ -45,6 +45,7 @@ plainly. The same holds for a client that drops.
 from __future__ import annotations
 
 import secrets
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limpet.shm.endpoint.fabric import hash64
@@ -82,6 +83,11 @@ RENAMING: Final = b"\0renaming"
 CLIENT_BITS: Final = 48
 CLIENT_MASK: Final = (1 << CLIENT_BITS) - 1
 HASH_MASK: Final = 0xFFF
+PAGE_MIN: Final = 4
+PAGE_MAX: Final = 32
+"""Entries that are read at a time, so that a remote client sends one message for them."""
+_HEAD: Final = struct.Struct("<4Q")
+_PLACE: Final = struct.Struct("<2Q")
 READS_MAX: Final = 100
 """An entry that does not fit its state word in so many looks is damaged, and not changing."""
 
@@ -100,6 +106,8 @@ class Entry(NamedTuple):
     word: int
     home: bytes = b""
     """The name by which what is made goes: the first that the entry had."""
+    link: int = 0
+    """The reference to the object that it owned when it was read, or 0."""
 
 
 def _hash_bits(name: bytes) -> int:
@@ -108,6 +116,40 @@ def _hash_bits(name: bytes) -> int:
 
 def _word(state: int, name: bytes, client: int = 0) -> int:
     return state << 60 | _hash_bits(name) | client
+
+
+def _decode(index: int, word: int, data: bytes, text_size: int) -> Entry | None:
+    """The entry with these bytes, which have been read under that state word; None: they do not
+    fit it, so they were changing meanwhile."""
+    state = word >> 60
+    if state > EMPTYING:
+        return None
+    client = word & CLIENT_MASK if state in AT_WORK else 0
+    _, lengths, checksum, link = _HEAD.unpack_from(data)
+    name_size, payload_size = lengths & 0xFFFF, lengths >> 16
+    fits = name_size <= NAME_MAX and payload_size <= text_size - name_size
+    if state in (EMPTY, CLAIMED) or not fits:
+        return None if state in NAMED else Entry(index, state, client, b"", b"", word, b"", link)
+    text = data[HEAD : HEAD + name_size + payload_size]
+    home, payload = text[:name_size], text[name_size:]
+    if state not in NAMED:
+        return Entry(index, state, client, home, payload, word, home, link)
+    if checksum != hash64(text):
+        return None
+    for name in (home, *_later_names(data, text_size)):
+        if word == _word(state, name, word & CLIENT_MASK):
+            return Entry(index, state, client, name, payload, word, home, link)
+    return None
+
+
+def _later_names(data: bytes, text_size: int) -> list[bytes]:
+    """The contents of an entry's two places for later names, b"" where there is none."""
+    found = []
+    for at in range(HEAD + text_size, len(data), PLACE_SIZE):
+        size, checksum = _PLACE.unpack_from(data, at)
+        name = data[at + PLACE_HEAD : at + PLACE_HEAD + size] if size <= NAME_MAX else b""
+        found.append(name if name and checksum == hash64(name) else b"")
+    return found
 
 
 class Directory:
@@ -148,54 +190,34 @@ class Directory:
 
     def _read(self, index: int) -> Entry:
         for attempt in range(READS_MAX):
-            word = self.endpoint.load(self._at(index))
-            entry = self._decode(index, word)
-            # In a durable pool: the client that set this state may not have made it persistent yet.
-            self.endpoint.dirty(self._at(index), 8)
-            # ORDER: the text before the word once more; a creator changes the word before the text.
-            if entry is not None and self.endpoint.load(self._at(index)) == word:
+            entry = self._look(index, 1)[0]
+            if entry is not None:
                 return entry
             self.endpoint.pause(attempt)
         raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
 
-    def _decode(self, index: int, word: int) -> Entry | None:
-        """The entry, if its contents fit its state word; it may be changing meanwhile."""
-        at = self._at(index)
-        state = word >> 60
-        if state > EMPTYING:
-            return None
-        client = word & CLIENT_MASK if state in AT_WORK else 0
-        if state in (EMPTY, CLAIMED):
-            return Entry(index, state, client, b"", b"", word)
-        lengths = self.endpoint.load(at + LENGTHS)
-        name_size, payload_size = lengths & 0xFFFF, lengths >> 16
-        if name_size > NAME_MAX or payload_size > self.text_size - name_size:
-            return None if state in NAMED else Entry(index, state, client, b"", b"", word)
-        text = self.endpoint.read(at + HEAD, name_size + payload_size)
-        home, payload = text[:name_size], text[name_size:]
-        if state not in NAMED:
-            return Entry(index, state, client, home, payload, word, home)
-        if self.endpoint.load(at + CHECKSUM) != hash64(text):
-            return None
-        named = [home, *self._later_names(index)]
-        for name in named:
-            if word == _word(state, name, word & CLIENT_MASK):
-                return Entry(index, state, client, name, payload, word, home)
-        return None
+    def _places(self, first: int, count: int) -> range:
+        """Addresses of the state words of these entries."""
+        return range(self._at(first), self._at(first + count), self.entry_size)
+
+    def _look(self, first: int, count: int) -> list[Entry | None]:
+        """These entries, in one exchange; None for one that is changing."""
+        places = self._places(first, count)
+        # ORDER: the text before the words once more; a creator changes the word before the text.
+        before, text, after = self.endpoint.read_between(places, count * self.entry_size)
+        found: list[Entry | None] = []
+        for number, place in enumerate(places):
+            word = before[number]
+            end = (number + 1) * self.entry_size
+            entry = _decode(first + number, word, text[end - self.entry_size : end], self.text_size)
+            # In a durable pool: the client that set this state may not have made it persistent yet.
+            self.endpoint.dirty(place, 8)
+            found.append(entry if after[number] == word else None)
+        return found
 
     def _place(self, index: int, number: int) -> int:
         """Address of a place for a later name."""
         return self._at(index) + HEAD + self.text_size + number * PLACE_SIZE
-
-    def _later_names(self, index: int) -> list[bytes]:
-        """What is in the two places for later names, b"" where there is none."""
-        found = []
-        for number in range(2 if self.renames else 0):
-            at = self._place(index, number)
-            size = self.endpoint.load(at)
-            name = self.endpoint.read(at + PLACE_HEAD, size) if 0 < size <= NAME_MAX else b""
-            found.append(name if name and self.endpoint.load(at + 8) == hash64(name) else b"")
-        return found
 
     def _write_later_name(self, index: int, number: int, name: bytes) -> None:
         at = self._place(index, number)
@@ -207,11 +229,20 @@ class Directory:
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry up to the first EMPTY one."""
-        for index in range(self.entries):
-            entry = self._read(index)
-            if entry.state == EMPTY:
-                return
-            yield entry
+        for page in self._pages():
+            for index, seen in zip(page, self._look(page[0], len(page)), strict=True):
+                entry = seen or self._read(index)
+                if entry.state == EMPTY:
+                    return
+                yield entry
+
+    def _pages(self) -> Iterator[range]:
+        """The numbers of all entries, in pages that get longer: most directories are short."""
+        first, count = 0, PAGE_MIN
+        while first < self.entries:
+            page = range(first, min(first + count, self.entries))
+            yield page
+            first, count = page.stop, min(2 * count, PAGE_MAX)
 
     def find(self, name: bytes) -> Entry | None:
         """The READY entry of that name."""
@@ -281,7 +312,9 @@ class Directory:
         entry = self.find(old)
         if entry is None:
             return False
-        later = self._later_names(entry.number)
+        later = _later_names(
+            self.endpoint.read(self._at(entry.number), self.entry_size), self.text_size
+        )
         same = [name for name in (old, entry.home) if _hash_bits(name) == _hash_bits(new)]
         if same and (old in same or new != entry.home):
             raise self._collide(new, same[0])
@@ -299,19 +332,20 @@ class Directory:
     def _search(self, name: bytes) -> tuple[list[Entry], int]:
         """The entries that are or may be of that name, and the first that may be claimed, or -1."""
         wanted = _hash_bits(name)
-        found = []
+        found: list[Entry] = []
         place = -1
-        for index in range(self.entries):
-            word = self.endpoint.load(self._at(index))
-            state = word >> 60
-            if place < 0 and state in (EMPTY, VOID):
-                place = index
-            if state == EMPTY:
-                break
-            if (word ^ wanted) >> CLIENT_BITS & HASH_MASK == 0 and state != VOID:
-                entry = self._read(index)
-                if (entry.name == name and entry.state in NAMED) or entry.state == CLAIMED:
-                    found.append(entry)
+        for page in self._pages():
+            words = self.endpoint.load_all(self._places(page[0], len(page)))
+            for index, word in zip(page, words, strict=True):
+                state = word >> 60
+                if place < 0 and state in (EMPTY, VOID):
+                    place = index
+                if state == EMPTY:
+                    return found, place
+                if (word ^ wanted) >> CLIENT_BITS & HASH_MASK == 0 and state != VOID:
+                    entry = self._read(index)
+                    if (entry.name == name and entry.state in NAMED) or entry.state == CLAIMED:
+                        found.append(entry)
         return found, place
 
     def obtain(
@@ -408,12 +442,6 @@ class Directory:
     def give_up(self, entry: Entry) -> None:
         """Make an entry VOID that was seen as CLAIMED."""
         self._change(self._at(entry.number), entry.word, VOID << 60)
-
-    def give_up_claims(self, membership: Membership) -> None:
-        """Make the entries VOID that dead clients have claimed."""
-        for entry in self:
-            if entry.state == CLAIMED and not membership.lives(entry.client):
-                self.give_up(entry)
 
     def calm(self, void: tuple[int, ...]) -> None:
         """After a power cut, with no client at work: end claims, take clients out of plans and

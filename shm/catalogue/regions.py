@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from limpet.shm.alloc.reclaim import Shortage
-from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
+from limpet.shm.catalogue.directory import CLAIMED, DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
 from limpet.shm.endpoint.states import FORMER, generation_of
 from limpet.shm.endpoint.words import (
@@ -41,9 +41,10 @@ from limpet.shm.endpoint.words import (
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.pages import NOWHERE
+from limpet.shm.replicas.replica_sets import BACKUP_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from limpet.shm.alloc.allocator import Allocator
     from limpet.shm.alloc.blocks import BlockTable, Words
@@ -243,7 +244,7 @@ class Regions:
                 continue
             self.blocks.pages.begin_search()
             if not allocator.make_all_ready(node, [room], 1, True):
-                raise StoreFull(allocator.relief.why_full(node, room, self.blocks.pages.refused))
+                raise StoreFull(allocator.relief.why_full(node, room, self.blocks.pages.refused, 0))
 
     def _unlink(self, node: int, index: int, pinned: bool = False) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""
@@ -348,8 +349,12 @@ class Regions:
     def extents(self, node: int) -> list[tuple[int, int, int]]:
         """First block, number of blocks and mark of every region of blocks that is made, or being
         made."""
+        return self._extents(node, self.directories[node])
+
+    def _extents(self, node: int, entries: Iterable[Entry]) -> list[tuple[int, int, int]]:
+        """`extents`, of these entries."""
         found = []
-        for entry in self.directories[node]:
+        for entry in entries:
             if entry.state in (PLANNED, READY):
                 first, count, _, mark = self._extent(node, entry.payload)
                 if count:
@@ -359,9 +364,9 @@ class Regions:
     def references(self) -> Words:
         """References to the objects that regions lie in, with those that are being given back."""
         found: list[int] = []
-        for node, directory in enumerate(self.directories):
+        for directory in self.directories:
             with contextlib.suppress(NodeFailed):  # they went with the node
-                found += [self._link(node, entry.number) for entry in directory]
+                found += [entry.link for entry in directory]
         return np.array([reference for reference in found if reference], dtype=np.uint64)
 
     def blocks_of(self, node: int, entry: Entry) -> int:
@@ -403,39 +408,45 @@ class Regions:
                 return mark
         return None
 
-    def sweep(self) -> int:
-        """Free blocks of regions that are in no directory any more; how many.
+    def sweep(self) -> tuple[int, list[int]]:
+        """Free blocks of regions that are in no directory any more; how many, and the nodes that
+        have backups of blocks of others.
 
         Also complete the half-done changes of dead clients in directories. Plans are left: the next
         creator of the name carries them out.
         """
-        released = 0
+        released, backing = 0, []
         for node in range(self.nodes):
             try:
-                self._tidy(node)
                 # ORDER: blocks first, then entries: a region gets its blocks after its entry.
                 words = self.blocks.words(node)
-                marks = {mark for _, _, mark in self.extents(node)}
+                entries = list(self.directories[node])
+                marks = {mark for _, _, mark in self._extents(node, entries)}
+                self._tidy(node, entries)
             except NodeFailed:
                 continue
+            kinds = words >> np.uint64(60)
+            if np.isin(kinds, BACKUP_KINDS).any():
+                backing.append(node)
             stale = {
                 int(word)
-                for word in words[words >> np.uint64(60) == REGION].tolist()
+                for word in words[kinds == REGION].tolist()
                 if int(word) & OWNER_MASK not in marks
             }
             for word in stale:
                 stamp = self.grace.close_period()
                 for block in np.flatnonzero(words == word).tolist():
                     released += self.blocks.move(node, block, word, free_word(stamp))
-        return released
+        return released, backing
 
-    def _tidy(self, node: int) -> None:
-        directory = self.directories[node]
-        directory.give_up_claims(self.membership)
-        for entry in directory:
-            if entry.state == DROPPING and not self.membership.lives(entry.client):
+    def _tidy(self, node: int, entries: list[Entry]) -> None:
+        """Complete what dead clients have half done to these entries."""
+        for entry in entries:
+            if entry.state == CLAIMED and not self.membership.lives(entry.client):
+                self.directories[node].give_up(entry)
+            elif entry.state == DROPPING and not self.membership.lives(entry.client):
                 self._drop(node, entry)
-            elif entry.state == VOID and self.blocks.endpoint.load(directory.link(entry.number)):
+            elif entry.state == VOID and entry.link:
                 self._clear(node, entry)
 
     def _clear(self, node: int, entry: Entry) -> None:

@@ -5,8 +5,8 @@ bit is set until it is linked or freed, and from before it is unlinked until it 
 Invariants:
     - the client journal is not empty only while the pin is set;
     - an object that is in use is linked, or in some client journal, or both.
-What empties the client journal, and then takes back the pin, is sent in the background of the
-operation, behind the used bits that it clears (verbs.pyx). So a kill, also of a client whose
+The verbs that empty the client journal, and then take back the pin, are sent in the background of
+the operation, behind those that clear used bits (verbs.pyx). So a kill, also of a client whose
 operation has returned, leaves every object of an unfinished change in the client journal.
 `Heap.settle` is idempotent on each pair. The dead client's pin counts until its slot is FREE, and
 keeps these objects from being reused.
@@ -41,6 +41,7 @@ from limpet.shm.endpoint.slots import (
     EPOCH_MASK,
     ERA,
     ERA_SHIFT,
+    FIGURES,
     INCARNATION_MASK,
     PIN,
     PIN_MASK,
@@ -55,6 +56,7 @@ from limpet.shm.errors import (
     AddressError,
     ClientError,
     LimpetError,
+    NodeFailed,
     PoolClosed,
     PoolCorrupt,
     StoreCorrupt,
@@ -125,6 +127,7 @@ class Client:
         self.epoch = self.era = self.base = 0
         self.has_resigned = False
         self.holds.forget()
+        self.endpoint.count_at(slot + FIGURES if ident else 0)
         if self.remotely_fenced:
             self.endpoint.guard(slot, word)
         if self.lasting is not None and ident:
@@ -137,6 +140,7 @@ class Client:
         `no_state`: a word that no slot has as its state."""
         if self.ident:
             self.held = 0
+            self.endpoint.count_at(0)
             # From now on no mutating verb has an effect.
             self.endpoint.guard(self.slot, no_state)
 
@@ -166,7 +170,8 @@ class Client:
         Raises ReentrantUse from inside an operation of the same thread.
         """
         if not self.endpoint.begin():
-            self.endpoint.end()
+            with contextlib.suppress(NodeFailed):  # what was to be sent is of earlier operations
+                self.endpoint.end()
 
     def idle(self) -> None:
         """This client has been in no operation for a while: give up a pin that lasts. Outside of

@@ -36,6 +36,7 @@ policy (membership.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
@@ -100,16 +101,30 @@ class Grace:
         return [client for client in self.pinned() if client.epoch <= epoch]
 
 
+def _words_of(used: range) -> Iterator[int]:
+    """Addresses of state, era and pin of these slots, one by one: of a damaged number of slots the
+    first that cannot be raises AddressError."""
+    for slot in used:
+        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        yield at
+        # ORDER: the era before the pin: that of an earlier pin is never a later one.
+        yield at + ERA
+        yield at + PIN
+
+
 def pins(endpoint: Any) -> list[Pinned]:
     """Every client whose pin counts."""
     found = []
-    for slot in range(endpoint.load(SLOTS_USED)):
+    used = endpoint.load(SLOTS_USED)
+    read = endpoint.load_all(_words_of(range(used))) if endpoint.gathers else None
+    for slot in range(used):
         at = CLIENT_SLOTS + slot * SLOT_SIZE
-        word = endpoint.load(at)
-        if word >> 60 == LIVE or word >> 60 == DYING:
-            # ORDER: the era before the pin: that of an earlier pin is never a later one.
-            era = endpoint.load(at + ERA)
-            pin = endpoint.load(at + PIN)
-            if pin:
-                found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
+        word = endpoint.load(at) if read is None else read[3 * slot]
+        if word >> 60 != LIVE and word >> 60 != DYING:
+            continue
+        # ORDER: the era before the pin: that of an earlier pin is never a later one.
+        era = endpoint.load(at + ERA) if read is None else read[3 * slot + 1]
+        pin = endpoint.load(at + PIN) if read is None else read[3 * slot + 2]
+        if pin:
+            found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
     return found

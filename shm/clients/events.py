@@ -3,11 +3,13 @@
 Entry, 64 bytes: 0 sequence number + 1, written last; 8 kind; 16 subject (client id or node);
 24 its pid; 32 client that caused the event; 40 wall-clock time in ns; 48 ns from the moment when a
 death was noticed to the event; of a client that was fenced, from the last look at it to its end.
+The process that notes an event also logs it, at level INFO, to the logger "limpet.events".
 A reader takes an entry only if the sequence number belongs to its place, before and after it reads.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,7 @@ from limpet.shm.endpoint.layout import EVENT_COUNT, EVENT_RING, EVENT_SIZE, EVEN
 if TYPE_CHECKING:
     from limpet.shm.endpoint.fabric import Endpoint
 
+log: Final = logging.getLogger("limpet.events")
 EVENT_KINDS: Final = (
     "?",
     "recovered",

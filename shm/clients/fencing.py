@@ -215,7 +215,7 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
             if membership.endpoint.load(slot) != word:
                 return
             if Renewal is None:
-                _renew(membership, sightings, slot)
+                renew(membership, sightings, slot)
             _end_who_must(membership, sightings)
         except ClientError:
             return  # the client was declared dead meanwhile; its next operation raises that
@@ -229,7 +229,7 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
             return
 
 
-def _renew(membership: Members, sightings: Sightings, slot: int) -> None:
+def renew(membership: Members, sightings: Sightings, slot: int) -> None:
     """Renew our lease, unless we were asked to end and stand still in one operation; as
     limpet_lease_renew (native.h)."""
     endpoint = membership.endpoint

@@ -29,7 +29,8 @@ An object that is being filled has OWES from the beginning. In its last operatio
 from the record to the client journal, and is linked from there as any new one.
 
 Owners. A record is taken for an owner, an object of this process that is noted before the record is
-written. What a signal handler cuts off is given back by the owner's name, at any later time.
+written. If a signal handler cuts an owner's call off, its record is found by the owner, and given
+back at any later time.
 
 A kill leaves behind: records. Recovery lets them go as their client would have.
 """
@@ -79,8 +80,8 @@ class Holds:
         self.marked = False
 
     def take(self, word: int, owner: Any) -> int:
-        """Write `word` into a free record for this owner; the record's address. What an earlier
-        attempt of the owner took is given back before. ClientError: no record is free."""
+        """Write `word` into a free record for this owner; the record's address. Gives back before
+        what an earlier attempt of the owner took. ClientError: no record is free."""
         self.give_back(owner)
         index = self._index_of(None)
         if index < 0:

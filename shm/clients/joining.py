@@ -7,6 +7,9 @@ Steps of a slot's state word, each a CAS from the whole word (state, pid, incarn
     LIVE -> DYING             by a client that begins to recover it, or by itself when it leaves
     DYING -> FREE             by the client that first finishes recovery.py
     JOINING -> FREE           by a client that sees that the newcomer is dead
+    FREE(n) -> JOINING(n+1) -> FREE(n+1)
+                              by a client that keeps newcomers out of the slot (`hold_free`) while
+                              it does what only the slot's client may do (stores/swarm/row.py)
 
 The last slot is kept for a newcomer that finds all other slots taken: it must be a client to
 recover the dead clients of these slots.
@@ -21,7 +24,7 @@ from typing import Any, Final
 from limpet.shm.clients import hosts
 from limpet.shm.clients.liveness import start_time
 from limpet.shm.endpoint import slots
-from limpet.shm.endpoint.layout import SLOT_SIZE, SLOTS_USED, slot_address
+from limpet.shm.endpoint.layout import SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.errors import ClientError
 from limpet.shm.release import RELEASE, text_word
@@ -112,6 +115,30 @@ def _named(membership: Any, capacity: int) -> str:
     return f"pid {', '.join(shown + more)}"
 
 
+def hold_free(membership: Any, slot: int) -> int:
+    """Keep newcomers out of a free slot until `let_go`: its state word meanwhile; 0: it is not
+    free. If this process is killed, the slot is free again, as that of a dead newcomer."""
+    at = slot_address(slot)
+    word = membership.endpoint.load(at)
+    locks = membership.locks if membership.watcher.locks_tell else None
+    if word >> 60 != FREE or (locks is not None and not locks.hold(slot)):
+        return 0
+    held: int = state_word(JOINING, os.getpid(), _next_incarnation(word))
+    if membership.endpoint.cas(at, word, held) == word:
+        return held
+    if locks is not None:
+        locks.drop(slot)
+    return 0
+
+
+def let_go(membership: Any, slot: int, held: int) -> None:
+    """End `hold_free`, which has returned that word."""
+    # ORDER: FREE before it is unlocked, as when a client leaves.
+    membership.endpoint.cas(slot_address(slot), held, held & slots.INCARNATION_MASK)
+    if membership.locks is not None and membership.watcher.locks_tell:
+        membership.locks.drop(slot)
+
+
 def _take(membership: Any, candidates: range) -> bool:
     for slot in candidates:
         at = slot_address(slot)
@@ -149,7 +176,7 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
         endpoint.cas(SLOTS_USED, used, slot + 1)
     if endpoint.cas(at, word, joining) != word:
         return False
-    for offset in range(slots.STARTED, SLOT_SIZE, 8):
+    for offset in range(slots.STARTED, slots.FIGURES, 8):
         if offset not in (slots.CLOCK, slots.CHANGES):
             endpoint.store(at + offset, 0)
     endpoint.store(at + slots.STARTED, start_time(pid) or 0)

@@ -1,7 +1,7 @@
 """The pin of a remote client, and its copies of control words: `LastingPin`.
 
 Over a network each look at the control segment is a message. So a remote client looks only once in
-a quarter of a lease. Only the simulator has remote clients; all endpoints that ship are mapped.
+a quarter of a lease. Remote clients are those of servers (shm/net/), and the simulator's.
 
 Rules
     - The pin lasts over operations. An operation has no verb on it, except that the first one to
@@ -10,8 +10,8 @@ Rules
       journal to be settled, ends as that of any other client: it gives the pin up.
     - The client gives it up, too, before whatever it does outside of operations (`Client.begin`),
       since it may wait there for pins, and when it is idle (`Client.idle`, which the simulator
-      calls when a client has done its program; over a network the thread of its lease would).
-    - The words in COPIED (simulated.py) are copies, as read by the operation that needed them
+      calls when a client has done its program; over a network the thread of its lease does that).
+    - The words in COPIED (layout.py) are copies, as read by the operation that needed them
       first. They are good until the pin is given up. The client reads them again after each wait.
 
 Why a copy is good while the pin lasts. A client that changes DROPS, VIEW or the pressure closes a
@@ -29,8 +29,8 @@ at most a quarter of a lease and one operation, unless its client stands still; 
 long memory waits for a remote client that is at work.
 
 Words in the client's slot
-    locked     REMOTE: nobody here sees a lock of it; so the clients for which `await_copies` waits
-               are known
+    locked     REMOTE: no client here sees a lock of it; so the clients for which `await_copies`
+               waits are known
     changes    odd as long as it is a client: it does not count its changes, which would be two
                messages for each, so no client relies on the sum (stores/transactions/changes.py)
 
@@ -38,7 +38,7 @@ When others have declared the client dead, its pin does not count any more, and 
 is used again. The guard refuses what it changes (`Endpoint.guard`). For what it reads there are the
 times: a client is declared dead when its pin and its progress have been seen to be the same for a
 lease. It took the time before it pinned, and no look at its pin can be earlier. So within a quarter
-of a lease from then nobody has declared it dead. An operation that ends later looks at its state
+of a lease from then no client has declared it dead. An operation that ends later looks at its state
 word, and raises ClientError in place of its result if that is another one.
 
 Crash states
@@ -71,7 +71,7 @@ a channel. It is not enough for two sorts of pairs, which would stay in the cont
     - One whose link is on another node than the object. It would have to be there a phase before
       the CAS of the link.
 It is not built, as every node of every pool would need room for the rows, 368 bytes for each client
-slot, for clients that only the simulator has; and a name of a link that is not an address
+slot, for clients that few pools have; and a name of a link that is not an address
 (REPLICATED) does not say whether all that it stands for is on one node.
 """
 
@@ -155,7 +155,7 @@ class LastingPin:
         self.copies.clear()
 
     def _is_young(self) -> bool:
-        """Whether nobody can have declared the client dead since it pinned."""
+        """Whether no other client can have declared this one dead since it pinned."""
         return self.membership.now() - self.since_s < self.quarter_s
 
 

@@ -33,11 +33,11 @@ description is closed. So a lock that is not held asks a question, which /proc a
     (another user's process)         lives
 
 A client that leaves is FREE or DYING before it unlocks. A client whose lock was dropped behind it
-takes it again when it next looks at the others: nobody has taken it for dead, as it lives. It opens
-the file by its path, if that is the same file still. If it cannot, it goes on without.
+takes the lock again when it next looks at the others: none has taken it for dead, as it lives. It
+opens the file by its path, if that is the same file still. If it cannot, it goes on without.
 
 A lock that is held is proof of life, but for a description that another program inherited, because
-somebody made the descriptor inheritable: see `inherited`.
+the descriptor was made inheritable: see `inherited`.
 
 A test of the lock is one system call. It needs no descriptor of the other process, and no value
 that differs between namespaces: not its pid (another PID namespace does not know it), not its start
@@ -418,7 +418,15 @@ class LifeLocks:
         _open.add(self)
 
     def take(self, slot: int) -> bool:
-        """Lock the slot's byte; False while another client has it. True where locks do nothing."""
+        """Lock the byte of our slot; False while another client has it. True where locks do
+        nothing."""
+        taken = self.hold(slot)
+        if taken and self.own_file:
+            self._slot = slot
+        return taken
+
+    def hold(self, slot: int) -> bool:
+        """`take`, beside that of our own slot."""
         if not self.own_file:
             return True
         try:
@@ -427,7 +435,6 @@ class LifeLocks:
             if error.errno in IN_THE_WAY:
                 return False
             raise ClientError(f"client slot {slot} cannot be locked: {error}") from error
-        self._slot = slot
         return True
 
     def drop(self, slot: int) -> None:

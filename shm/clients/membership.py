@@ -24,6 +24,7 @@ them, advances that word first.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -77,9 +78,16 @@ WAIT_GAP_S: Final = 1.0
 def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
     """The pairs of the client journal in a client slot, reference and link_address, without free
     ones."""
-    at = slot_address(slot) + slots.CLIENT_JOURNAL
-    words = slots.CLIENT_JOURNAL_PAIRS.unpack(endpoint.read(at, slots.CLIENT_JOURNAL_PAIRS.size))
-    return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
+    return journal_then(endpoint, slot)[0]
+
+
+def journal_then(endpoint: Endpoint, slot: int) -> tuple[list[tuple[int, int]], int]:
+    """`journal_of`, and the state word of the slot as it was after that."""
+    at = slot_address(slot)
+    first = at + slots.CLIENT_JOURNAL
+    journal = range(first, first + slots.CLIENT_JOURNAL_PAIRS.size, 8)
+    *words, word = endpoint.load_all((*journal, at))
+    return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]], word
 
 
 _handles: weakref.WeakSet[Membership] = weakref.WeakSet()
@@ -114,7 +122,9 @@ class Membership:
         self._sweep_s = 0.0
         self._gate = 0
         """The number under which this process has the gate of a durable pool."""
-        self.heart = Heart()
+        self.make_heart: Callable[[], Heart] = Heart
+        """Makes what keeps our lease; set by the pool for a client that does not map it."""
+        self.heart = self.make_heart()
         self.host_name = hosts.given_name() if parameters.multi_host else ""
         """The name of this host; empty in a pool of one host."""
         self.remote = hosts.Remote(self)
@@ -147,9 +157,19 @@ class Membership:
             finally:
                 self.guard_gate(self._gate)
                 # ORDER: the slot is FREE or DYING before it is unlocked. If it is neither, as the
-                # control segment is lost, it is free for nobody.
+                # control segment is lost, no client can take it.
                 if self.locks is not None:
                     self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
+
+    @contextlib.contextmanager
+    def holding_free(self, slot: int) -> Iterator[bool]:
+        """`with`: whether the slot is free; then no newcomer takes it meanwhile."""
+        held = joining.hold_free(self, slot)
+        try:
+            yield held != 0
+        finally:
+            if held:
+                joining.let_go(self, slot, held)
 
     def resigned(self, slot: int) -> None:
         """This client has given up its slot, at that address, in an operation: DYING it is."""
@@ -173,7 +193,7 @@ class Membership:
         """In a forked child: forget everything that was the parent's."""
         forget_surroundings()
         self.forget()
-        self.heart = Heart()
+        self.heart = self.make_heart()
         if self.locks is not None:
             self.locks.open()
 
@@ -190,8 +210,8 @@ class Membership:
 
     def occupied(self) -> Iterator[tuple[int, int]]:
         """Slot number and state word of every slot that is not free."""
-        for slot in range(self.endpoint.load(SLOTS_USED)):
-            word = self.endpoint.load(slot_address(slot))
+        used = range(self.endpoint.load(SLOTS_USED))
+        for slot, word in enumerate(self.endpoint.load_all(map(slot_address, used))):
             if word >> 60 > DYING:
                 raise PoolCorrupt(
                     f"{self.pool}: client slot {slot} is damaged: {word:#x}; destroy the pool"
@@ -216,7 +236,7 @@ class Membership:
     def host_of(self, slot: int) -> Host:
         """Host and PID namespace of the client of a slot."""
         at = slot_address(slot)
-        return Host(self.endpoint.load(at + slots.BOOT), self.endpoint.load(at + slots.NAMESPACE))
+        return Host(*self.endpoint.load_all((at + slots.BOOT, at + slots.NAMESPACE)))
 
     def ours(self, slot: int) -> bool:
         """Whether the slot is this client's. (Two of one process may have the same state word.)"""
@@ -236,7 +256,7 @@ class Membership:
         at an object."""
         at = slot_address(slot)
         records = range(at + slots.RECORDS, at + slots.RECORDS + 8 * slots.RECORDS_COUNT, 8)
-        return self.endpoint.load(at + slots.PIN) != 0 or any(map(self.endpoint.load, records))
+        return any(self.endpoint.load_all((at + slots.PIN, *records)))
 
     def dead(self, slot: int, word: int, waiting: bool = False) -> bool:
         """Whether the client of that slot and state word is certainly dead, or has left. `waiting`:
@@ -409,7 +429,7 @@ class Membership:
 
     def _ends_idle_pin(self, slot: int, word: int) -> bool:
         """Take back the pin of another handle of this process, if that is in no operation: memory
-        was damaged. Nobody else could tell it from a client that stands still."""
+        was damaged. Another process could not tell that handle from a client that stands still."""
         if self.pid(word) != os.getpid() or not self.watcher.locks_tell:
             return False
         for other in list(_handles):
@@ -501,8 +521,12 @@ class Membership:
     # ---- the log --------------------------------------------------------------------------------
 
     def note(self, kind: int, subject: int, pid: int = 0, took_ns: int = 0) -> None:
-        """Write an event to the ring."""
+        """Write an event to the ring, and, at level INFO, to the log "limpet.events"."""
         events.note(self.endpoint, kind, subject, pid, self.ident, took_ns)
+        events.log.info(
+            "%s: %s: %s %d, pid %d, after %.1f ms", self.pool, events.EVENT_KINDS[kind],
+            "client" if pid else "node", subject, pid, took_ns / 1e6,
+        )  # fmt: skip
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
         """The last events, oldest first, from number `since` on: see events.py."""

@@ -5,9 +5,9 @@ the word `tickets` of the control segment. When it ends, or forks, the rest of i
 used.
 
 Ids end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for all
-of them (stores/core/records.py). Beyond that no key of the other kinds can be deleted any more, and
-new objects of `race`, `rtx-race` and `fusee` have no stamp (stores/core/records.py); every key can
-still be read.
+of them (stores/core/records.py). Beyond that no key can be deleted where vacant slots have ids
+(race/layout.py names the kinds), and new objects of `race`, `rtx-race` and `fusee` have no stamp
+(stores/core/records.py); every key can still be read.
 
 A timestamp (`Clock`) is above all that this client, or its slot, ever used. SWARM orders writes by
 guessed timestamps (sections 3.2 and 6): the loosely synchronised clock of the host, moved ahead
@@ -50,7 +50,7 @@ FIELDS: Final = (
 
 
 class Tickets:
-    """The numbers that one client has taken."""
+    """The unique ids that one client has taken."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

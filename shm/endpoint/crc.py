@@ -5,7 +5,8 @@ it is linear: the CRC of n words is the XOR of the shares of all bytes. A share 
 and on the number of words after it. The CRC of zeros is 0.
 
 The words at even places have one CRC, the words at odd places another. Their combination is the CRC
-of one word, the odd places' CRC, started from the even places' CRC. Bits 0-31 of the result are the
+of one word, the odd places' CRC times 256, started from the even places' CRC. (Without that factor
+equal changes of two words that are neighbours would cancel out.) Bits 0-31 of the result are the
 combination for the words, bits 32-63 the combination for their products with an odd number: if one
 of them misses a damage, the other finds it.
 """
@@ -61,8 +62,9 @@ def _crc(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
 
 
 def _joined(words: np.ndarray[Any, np.dtype[np.uint64]]) -> int:
-    """The CRC of one word, the odd places' CRC, started from the even places' CRC."""
-    return int(_step(np.uint32(_crc(words[::2]) ^ _crc(words[1::2]))))
+    """The CRC of one word, the odd places' CRC times 256, started from the even places' CRC."""
+    odd = np.array([_crc(words[1::2]) << 8], dtype=np.uint64)
+    return int(_step(np.uint32(_crc(words[::2])))) ^ _crc(odd)
 
 
 def crc_pair(words: Any) -> int:

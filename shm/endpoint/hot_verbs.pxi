@@ -225,10 +225,41 @@ cdef inline bint glanced_together(
     cdef bint same = limpet_load(mapped.base + (slot & OFFSET_MASK)) == word
     if unlikely(is_lost(endpoint, slot, mapped), 0):
         return False
-    endpoint._scopes[2].reads += 2
-    endpoint._scopes[2].bytes_read += 16
-    endpoint._scopes[2].looks += 1
+    cdef Counters* scope = &endpoint._scopes[2]
+    scope.reads += 2
+    scope.bytes_read += 16
+    scope.looks += 1
     stamp[0] = found if same else 0
+    return True
+
+
+cdef bint stands_on_nodes(
+    Endpoint endpoint, u64 slot, u64 word, u64 stamp_at, u64 stamp, u64 entry, u64 pointer,
+    u64 drops_at, u64 drops
+) noexcept:
+    """`stands_together`, of words on several nodes."""
+    cdef Mapped* first = word_at(endpoint, slot)
+    cdef Mapped* second = word_at(endpoint, stamp_at)
+    cdef Mapped* third = word_at(endpoint, entry)
+    cdef Mapped* control = word_at(endpoint, drops_at)
+    if unlikely(first == NULL or second == NULL or third == NULL or control == NULL, 0):
+        return False
+    if unlikely(limpet_load(first.base + (slot & OFFSET_MASK)) != word, 0):
+        return False
+    if unlikely(limpet_load(second.base + (stamp_at & OFFSET_MASK)) != stamp, 0):
+        return False
+    if unlikely(limpet_load(third.base + (entry & OFFSET_MASK)) != pointer, 0):
+        return False
+    if unlikely(limpet_load(control.base + (drops_at & OFFSET_MASK)) != drops, 0):
+        return False
+    if unlikely(is_lost(endpoint, slot, first) or is_lost(endpoint, stamp_at, second), 0):
+        return False
+    if unlikely(is_lost(endpoint, entry, third) or is_lost(endpoint, drops_at, control), 0):
+        return False
+    cdef Counters* scope = &endpoint._scopes[2]
+    scope.reads += 4
+    scope.bytes_read += 32
+    scope.looks += 1
     return True
 
 
@@ -238,10 +269,12 @@ cdef inline bint stands_together(
 ) noexcept:
     """Whether `stands` is true and was done."""
     limpet_used()  # ORDER: what was read without verbs was read before
+    if unlikely((slot ^ stamp_at | slot ^ entry) >> 40 or (stamp_at | entry) & 7, 0):
+        return stands_on_nodes(
+            endpoint, slot, word, stamp_at, stamp, entry, pointer, drops_at, drops
+        )
     cdef Mapped* mapped = word_at(endpoint, slot)
     cdef Mapped* control = word_at(endpoint, drops_at)
-    if unlikely((slot ^ stamp_at | slot ^ entry) >> 40 or (stamp_at | entry) & 7, 0):
-        return False
     if unlikely(mapped == NULL or control == NULL, 0):
         return False
     # one node, whose state was looked at: the other offsets are what is left to check
@@ -257,9 +290,10 @@ cdef inline bint stands_together(
         return False
     if unlikely(is_lost(endpoint, slot, mapped) or is_lost(endpoint, drops_at, control), 0):
         return False
-    endpoint._scopes[2].reads += 4
-    endpoint._scopes[2].bytes_read += 32
-    endpoint._scopes[2].looks += 1
+    cdef Counters* scope = &endpoint._scopes[2]
+    scope.reads += 4
+    scope.bytes_read += 32
+    scope.looks += 1
     return True
 
 

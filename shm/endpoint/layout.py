@@ -7,7 +7,7 @@ Memory node, offsets in bytes
     0            superblock (superblock.py)
     4096         region directory: an entry of 256 bytes for each 64 KiB of the node, at least 64
                  and at most 4096 (directory.py)
-    then         block table: one word a block (heap.py)
+    then         block table: one word a block (words.py)
     then         used bitmaps: a bit for each 32 bytes of a block, in whole words; the first word of
                  a block that is cut into pages has a bit for each of them
     then         blocks, the first at a multiple of 4096; each has 33/32 of the block_size of the
@@ -34,7 +34,7 @@ Control segment, offsets in bytes
     4488         gate_beat: word; goes up while that process lives
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)
-    20480        client slots: 640 bytes each (client.py)
+    20480        client slots: 1408 bytes each (slots.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
                  most 4096 (directory.py); begins at a multiple of 4096
 """
@@ -63,7 +63,7 @@ CATALOGUE_ENTRY_SIZE: Final = 1024
 
 EVENTS: Final = 128
 EVENT_SIZE: Final = 64
-SLOT_SIZE: Final = 640
+SLOT_SIZE: Final = 1408
 
 ROOM_SHARE: Final = 32
 """A block has a 32nd more bytes than `block_size` of the parameters."""
@@ -98,6 +98,8 @@ SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)
 VIEW: Final = address(CONTROL_NODE, 4352)
+COPIED: Final = frozenset((EPOCH, PRESSURE, DROPS, HOLDS, VIEW))
+"""Control words of which a remote client has copies (shm/clients/lasting.py)."""
 LEADER: Final = address(CONTROL_NODE, 4360)
 FAILING: Final = address(CONTROL_NODE, 4368)
 POWER: Final = address(CONTROL_NODE, 4416)

@@ -483,7 +483,8 @@ static uint64_t limpet_crc_plain(uint64_t crc, uint64_t word) {
 }
 
 /* Two CRC-32C in one word: of `n` words, and of the same words times an odd number. Each is made of
- * those of the even and of the odd places, so that four run side by side. 0 for zeros. */
+ * those of the even and of the odd places, so that four run side by side. 0 for zeros. One of them
+ * is shifted by a byte, or equal changes of two words that are neighbours would cancel out. */
 #define LIMPET_CRC_PAIR(step)                                                                      \
     uint64_t low = 0, low_odd = 0, high = 0, high_odd = 0;                                         \
     for (; n > 1; n -= 2, p += 2) {                                                                \
@@ -496,7 +497,7 @@ static uint64_t limpet_crc_plain(uint64_t crc, uint64_t word) {
         low = step(low, p[0]);                                                                     \
         high = step(high, p[0] * LIMPET_P1);                                                       \
     }                                                                                              \
-    return (uint64_t)step(high, high_odd) << 32 | (uint64_t)step(low, low_odd)
+    return (uint64_t)step(high, high_odd << 8) << 32 | (uint64_t)step(low, low_odd << 8)
 
 static uint64_t limpet_crc_pair_plain(const uint64_t *p, size_t n) {
     LIMPET_CRC_PAIR(limpet_crc_plain);

@@ -1,4 +1,4 @@
-"""The clock of a pool: the wall clock, or, among processes of one host, one that nobody sets.
+"""The clock of a pool: the wall clock, or, among processes of one host, one that cannot be set.
 
 A wall clock that is set forward ends what has not ended: a computation of a cache, the lock of a
 key, the lease of a transaction, and two processes have what one should. So the processes of a pool

@@ -36,11 +36,14 @@ Forks
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import threading
 import time
+from array import array
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -62,6 +65,7 @@ from limpet.shm.endpoint.portable_words import (
     u64,
     words_tagged,
 )
+from limpet.shm.endpoint.slots import FIGURES_COUNT, ROWS
 from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMER, FORMERLY, why_failed, why_gone
 from limpet.shm.errors import (
     AddressError,
@@ -187,8 +191,9 @@ class Endpoint:
     """One client's view of the pool's memory nodes. verbs.pyx lists the promises of a verb."""
 
     __slots__ = (
-        "_background", "_dirty", "_guard", "_nodes", "_operation", "_outside", "_scopes", "_sent",
-        "_states", "_turns", "_volatile", "abandoned", "durable", "fuse", "latency_ns", "met_loss",
+        "_background", "_before", "_counted", "_dirty", "_guard", "_nodes", "_operation",
+        "_outside", "_scopes", "_sent", "_states", "_told", "_turns", "_volatile", "abandoned",
+        "durable", "figures", "fuse", "latency_ns", "met_loss",
     )  # fmt: skip
 
     hints = False
@@ -201,6 +206,10 @@ class Endpoint:
     _nodes: dict[int, Node]
     _states: tuple[Node, int] | None
     _scopes: tuple[dict[str, int], ...]
+    figures: list[int]
+    _counted: tuple[Node, int] | None
+    _before: list[int]
+    _told: list[int]
     _background: int
     _outside: int
     _sent: dict[int, int]
@@ -214,6 +223,10 @@ class Endpoint:
         self._nodes = {}
         self._states = None
         self._scopes = tuple(dict.fromkeys(_COUNTERS, 0) for _ in _SCOPES)
+        self.figures = [0] * FIGURES_COUNT
+        self._counted = None
+        self._before = []
+        self._told = [0] * FIGURES_COUNT
         self._background = self._outside = 0
         self._sent = {}
         self._operation = 1
@@ -580,6 +593,21 @@ class Endpoint:
         self._scope(node)["looks"] += 1
         return value
 
+    @property
+    def gathers(self) -> bool:
+        """As of the compiled endpoint."""
+        return False
+
+    def load_all(self, addrs: Iterable[int]) -> list[int]:
+        """As of the compiled endpoint."""
+        return [self.load(addr) for addr in addrs]
+
+    def read_between(self, places: Sequence[int], size: int) -> tuple[list[int], bytes, list[int]]:
+        """As of the compiled endpoint."""
+        before = self.load_all(places)
+        data = self.read(places[0], size)
+        return before, data, self.load_all(places)
+
     def store(self, addr: int, value: int) -> int:
         """Set the word at `addr`."""
         value = u64(value)
@@ -938,7 +966,11 @@ class Endpoint:
     def end(self) -> int:
         """Leave the operation that `begin` entered, and the accounting scope that it has set."""
         self._background = self._outside
-        self._turns.leave()
+        try:
+            if self._counted is not None:
+                self._publish()
+        finally:  # a signal handler may raise meanwhile
+            self._turns.leave()
         return 0
 
     def begin_last(self) -> bool:
@@ -972,5 +1004,34 @@ class Endpoint:
 
     def reset_counters(self) -> None:
         """Set every count to 0."""
+        held = self._counts()[:ROWS]
         for scope in self._scopes:
             scope.update(dict.fromkeys(_COUNTERS, 0))
+        self._before[:ROWS] = [a + b for a, b in zip(self._before, held, strict=False)]
+        self._told[:ROWS] = [a - b for a, b in zip(self._told, held, strict=False)]
+
+    def count_at(self, addr: int) -> None:
+        """From now on count on in the words at `addr`, as slots.py has them, whenever an operation
+        ends; 0: in private memory. What `counters` says goes on. They are changed without verbs."""
+        self._counted = None
+        if addr:
+            node, offset = self._aligned(addr, 8 * FIGURES_COUNT)
+            there = node.words[offset >> 3 : (offset >> 3) + FIGURES_COUNT].tolist()
+            self._before = [a - b for a, b in zip(there, self._told, strict=True)]
+            self._counted = node, offset >> 3
+
+    def _counts(self) -> list[int]:
+        """Every count, in the order of slots.py."""
+        verbs = [count for scope in self._scopes for count in scope.values()]
+        return verbs + self.figures[ROWS:]
+
+    def _publish(self) -> None:
+        """Show the counts to others. Memory that is lost is left alone: the next verb says so."""
+        if self._counted is None or self._counted[0].gone():
+            return
+        node, at = self._counted
+        self._told = self._counts()
+        counts = zip(self._before, self._told, strict=True)
+        shown = array("Q", [before + count & WORD_MAX for before, count in counts])
+        with contextlib.suppress(ValueError):  # a signal handler has detached it meanwhile
+            node.words[at : at + FIGURES_COUNT] = memoryview(shown)

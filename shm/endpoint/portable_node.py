@@ -203,7 +203,7 @@ class Node:
         return Word(held, self.start + offset)
 
     def release(self) -> None:
-        """Let the memory be unmapped when nobody else uses it."""
+        """Let the memory be unmapped when nothing else uses it."""
         self._held = None
         self.words.release()
         self.raw.release()

@@ -105,7 +105,7 @@ def words_tagged(words: Any, start: int, count: int, tag: int) -> int:
     """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
     raw, start, count, tag = raw_words(words), ssize(start), ssize(count), u64(tag) & 0xFF
     if not 0 <= count <= 64 or start < 0 or count > (len(raw) >> 3) - start:
-        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+        raise AddressError(f"{count} words from word {start} on leave the buffer, or are over 64")
     last = raw[8 * start + 7 : 8 * (start + count) : 8]
     return sum(1 << index for index, byte in enumerate(last) if byte == tag)
 

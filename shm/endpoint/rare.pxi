@@ -93,7 +93,7 @@ cdef int no_gather(u64 addr, Py_ssize_t count, bytes first, bytes second) except
 
 cdef u64 no_tags(Py_ssize_t start, Py_ssize_t count) except? 0:
     """Raise the error for so many words, which cannot be looked at."""
-    raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+    raise AddressError(f"{count} words from word {start} on leave the buffer, or are over 64")
 
 
 cdef int copy_long(Endpoint endpoint, u64 addr, char* private, u64 size, bint writes) except -1:

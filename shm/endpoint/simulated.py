@@ -34,7 +34,7 @@ from typing import Any, Final
 from limpet.shm.endpoint import hooked
 from limpet.shm.endpoint.fabric import words_tagged
 from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
-from limpet.shm.endpoint.layout import DROPS, EPOCH, HOLDS, PRESSURE, VIEW
+from limpet.shm.endpoint.layout import COPIED
 from limpet.shm.endpoint.simulated_memory import POISON, PersistentMemory, Phase, PrivateCache
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.errors import AddressError, NodeFailed
@@ -58,9 +58,6 @@ KIND_OF: Final = {
     **dict.fromkeys(hooked.WRITES, WRITE),
 }
 """The scheduler's name of each verb."""
-
-COPIED: Final = frozenset((EPOCH, PRESSURE, DROPS, HOLDS, VIEW))
-"""Control words of which a remote client has copies (shm/clients/lasting.py)."""
 
 PID_FIRST: Final = 1 << 23
 """Simulated processes have pids from here on: above what Linux gives out, within a state word."""

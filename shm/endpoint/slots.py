@@ -1,6 +1,8 @@
 """The words of a client slot. (Used by client.py, membership.py, epoch.py and recovery.py.)
 
-Client slot, 640 bytes in the control segment; only its client writes it, except for the state word
+Client slot, 1408 bytes in the control segment. Other clients change, by CAS, the words state,
+fence, own, changes and records only; after a power cut the process that makes the pool whole clears
+slots (mending.py). All else is written by the slot's client alone.
     0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
     8    started      start time of the process, in clock ticks since boot; 0: not known
     16   boot         hash of the host's boot id
@@ -28,6 +30,11 @@ Client slot, 640 bytes in the control segment; only its client writes it, except
                       a store's own name of a link (words.py: REPLICATED)
     512  records      16 words: objects that it keeps between operations; other clients set a bit in
                       them (holds.py)
+    640  figures      96 words that only ever go up, by plain increments; the next client of the
+                      slot counts on in them, so a kill loses none:
+                      0-32    the counters of verbs (verbs.pyx), of each scope
+                      33-95   21 rows, each of the stores whose number in the catalogue has this
+                              remainder: operations; of these, changes; gets that found no value
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
@@ -62,7 +69,7 @@ CLOCK: Final = 72
 OWN: Final = 80
 LOCKED: Final = 96
 REMOTE: Final = 1
-"""`locked` of a remote client, of which nobody here sees a lock."""
+"""`locked` of a remote client, of which no client here sees a lock."""
 ERA: Final = 104
 MACHINE: Final = 112
 NAME: Final = 120
@@ -72,6 +79,14 @@ CLIENT_JOURNAL: Final = 144
 CLIENT_JOURNAL_SIZE: Final = 23
 RECORDS: Final = 512
 RECORDS_COUNT: Final = 16
+FIGURES: Final = 640
+FIGURES_COUNT: Final = 96
+ROWS: Final = 33
+"""The first word of the rows."""
+ROWS_COUNT: Final = 21
+ROW_SIZE: Final = 3
+CHANGED: Final = 1
+MISSED: Final = 2
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")
 
 START_US: Final = 1_735_689_600_000_000

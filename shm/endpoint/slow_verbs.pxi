@@ -15,7 +15,11 @@ cdef int do_init(Endpoint endpoint) except -1:
     endpoint._operation = 1
     endpoint._states = NO_STATES
     endpoint._keep = {}
-    endpoint._here = endpoint._outside = &endpoint._scopes[0]
+    memset(endpoint._own, 0, sizeof(endpoint._own))
+    memset(endpoint._before, 0, sizeof(endpoint._before))
+    endpoint.figures = endpoint._own
+    endpoint._scopes = <Counters*>endpoint._own
+    endpoint._here = endpoint._outside = endpoint._scopes
     endpoint._features = limpet_flush_features()
     endpoint._incoherent = False
     endpoint._plain = endpoint.hints = type(endpoint) is Endpoint
@@ -48,7 +52,27 @@ cdef void do_forget(Endpoint endpoint) noexcept:
         endpoint._clear(i)
 
 
+cdef void do_count_at(Endpoint endpoint, u64* figures) noexcept:
+    cdef Counters* scopes = <Counters*>figures
+    cdef int i
+    if endpoint.figures == figures:
+        return
+    if endpoint.figures == endpoint._own:
+        for i in range(sizeof(endpoint._own) // 8):
+            figures[i] += endpoint._own[i]
+    for i in range(SCOPE_WORDS):
+        # what `counters` says stays as it is
+        (<u64*>endpoint._before)[i] += figures[i] - endpoint.figures[i]
+    memset(endpoint._own, 0, sizeof(endpoint._own))
+    endpoint._here = scopes + (endpoint._here - endpoint._scopes)
+    endpoint._outside = scopes + (endpoint._outside - endpoint._scopes)
+    endpoint._scopes = scopes
+    endpoint.figures = figures
+
+
 cdef void do_clear(Endpoint endpoint, int node) noexcept:
+    if node == 255:
+        do_count_at(endpoint, endpoint._own)
     endpoint._era += 1
     if endpoint._range[node] >= 0:
         limpet_forget_range(endpoint._range[node])

@@ -34,7 +34,10 @@ cdef class Endpoint:
     cdef int _range[256]
     cdef u64* _states
     cdef dict _keep
-    cdef Counters _scopes[3]
+    cdef Counters* _scopes
+    cdef u64* figures
+    cdef u64 _own[96]
+    cdef Counters _before[3]
     cdef u64 _sent[256]
     cdef u64 _operation
     cdef Counters* _here

@@ -34,13 +34,13 @@ Guard
 
 Lost memory
     SIGBUS tells of it. A page that is poisoned (BUS_MCEERR_AR) costs what is on it: a verb that
-    touches it raises NodeFailed. What is elsewhere on its node can be read on. But this endpoint
-    changes nothing there any more: code that has met NodeFailed takes what it could not see for
-    gone, and must not act on that. `met_loss` is LOSS_MET once a verb has first found such pages,
-    and LOSS_CUTS once a change of their node has been refused since, or its effect is unknown; the
-    client sets it to 0 when it pins, and resigns when its operation ends so (client.py). Of the
-    control segment, of views, and of memory without hardware
-    coherence a poisoned page costs the whole, as does a page that is gone in another way.
+    touches it raises NodeFailed. The rest of its node can be read on. But this endpoint changes
+    nothing there any more: code that has met NodeFailed takes what it could not see for gone, and
+    must not act on that. `met_loss` is LOSS_MET once a verb has first found such pages, and
+    LOSS_CUTS once a change of their node has been refused since, or its effect is unknown; the
+    client sets it to 0 when it pins, and resigns if its operation ends in LOSS_CUTS (client.py). Of
+    the control segment, of views, and of memory without hardware coherence a poisoned page costs
+    the whole, as does a page that is gone in another way.
 
     SIGBUS below the end of the file behind a node is no loss: its file system is full. The verb
     raises StoreFull, and has changed nothing or, if it is a `write`, a part; the node stays in
@@ -89,11 +89,12 @@ Phases, and posted verbs
     Order. The posted verbs of a phase happen in the order in which they were posted on each node,
     and in any order across nodes. All have happened when `wait` returns. A verb that is not posted
     happens after those that were posted on its own node. Words of the control segment are not
-    posted. The verbs of `post_cas_if` and `post_gather_if` depend on an earlier one of their phase,
-    on the same node: they happen only if that one had a certain result. (The server of a node could
-    decide that, and no NIC on another one.) If a node is lost, a posted verb raises NodeFailed here
-    or in its `wait`; the other verbs of the phase may have happened. Before any verb raises
-    NodeFailed, all posted ones are done or given up.
+    posted, but by the `load_all` of a remote endpoint. The verbs of `post_cas_if` and
+    `post_gather_if` depend on an earlier one of their phase, on the same node: they happen only if
+    that one had a certain result. (The server of a node could decide that, and no NIC on another
+    one.) If a node is lost, a posted verb raises NodeFailed here or in its `wait`; the other verbs
+    of the phase may have happened. Before any verb raises NodeFailed, all posted ones are done or
+    given up.
 
     On mapped memory a posted verb is done at once, a ticket is the result, and posting costs
     nothing. So only the simulator (simulated.py) shows whether a protocol keeps to this: it does
@@ -136,7 +137,7 @@ The background of an operation
 
     Control words. Mapped memory has them for nothing. The messages that a fabric would need for
     them are in the scope `control`. A remote client touches none in a warm operation, but for its
-    journal. Only the simulator has remote clients (shm/clients/lasting.py says why this holds):
+    journal. Remote clients: shm/net/, and the simulator's; why this holds: shm/clients/lasting.py:
     - The pin lasts over operations. It is given up without being asked when the client is idle, and
       once in a quarter of a lease, when the client pins anew. So its age bounds how long memory
       waits for a remote client. A get has that pin, so it needs no `glance`.
@@ -208,6 +209,7 @@ cdef enum:
     PATIENCE = 4  # looks in vain; between them another thread may run for 5 ms
     POLITE = 64
     APART = 0x1_0000_0000  # more than 32 bits, which a row has
+    SCOPE_WORDS = 33  # of the counters: slots.py
     POOL_CLOCK = 4424  # in the control segment: layout.py
     POOL_CLOCK_MS = 0x3FF_FFFF_FFFF  # pool_clock.py
 
@@ -541,6 +543,24 @@ cdef class Endpoint:
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """The word at `addr`."""
         return do_load(self, addr, True)
+
+    @property
+    def gathers(self):
+        """Whether `load_all` is one exchange: of a remote endpoint. Else it is as many loads."""
+        return False
+
+    def load_all(self, addrs):
+        """The words at these addresses, a list, read in this order; of a remote endpoint in one
+        exchange, and in order on each node. Work that looks at many words calls it between
+        phases."""
+        return [self.load(addr) for addr in addrs]
+
+    def read_between(self, places, size):
+        """The words at `places`, `size` bytes from the first of them on, and the words again: read
+        in this order; of a remote endpoint in one exchange, as `load_all`."""
+        before = self.load_all(places)
+        data = self.read(places[0], size)
+        return before, data, self.load_all(places)
 
     cpdef int store(self, u64 addr, u64 value) except -1:
         """Set the word at `addr`."""
@@ -911,20 +931,25 @@ cdef class Endpoint:
 
     def counters(self, scope="foreground") -> dict:
         """Counts since the endpoint was made: verbs, round trips, exchanges, bytes."""
-        cdef Counters c = self._scopes[_SCOPES.index(scope)]
+        cdef int number = _SCOPES.index(scope)
+        cdef u64 difference[11]
+        cdef int i
+        for i in range(11):
+            difference[i] = (<u64*>&self._scopes[number])[i] - (<u64*>&self._before[number])[i]
+        cdef Counters c = (<Counters*>difference)[0]
         cdef dict found = c
         found["exchanges"] = found["round_trips"] + found.pop("looks")
         return found
 
     def reset_counters(self):
         """Set every count to 0."""
-        cdef Counters zero
-        zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
-        zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
-        zero.lines_flushed = zero.fences = zero.looks = 0
-        self._scopes[0] = zero
-        self._scopes[1] = zero
-        self._scopes[2] = zero
+        memcpy(self._before, self._scopes, sizeof(self._before))
+
+    def count_at(self, u64 addr):
+        """From now on count in the words at `addr`, as slots.py has them, and on from what is
+        there; 0: in private memory. What `counters` says goes on. They are changed without verbs.
+        """
+        do_count_at(self, <u64*>self._at(addr, sizeof(self._own)) if addr else self._own)
 
 
 include "direct.pxi"

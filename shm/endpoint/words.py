@@ -19,7 +19,7 @@ Block word
     PENDING  claimed by a client that is making it a slab, span or region, or giving it back
     LARGE    first block of a span that holds one object
     TAIL     further block of a span or, for a moment, of a span being made
-    REGION   part of a named region; never given back
+    REGION   part of a named region; free again when that is given back (catalogue/regions.py)
     TAKEN    a slab or a span that the client in it is taking from its owner (reclaim.py)
     LIMBO    a slab or span that was taken; its last owner may use it until the epoch in it lies
              behind every pinned client

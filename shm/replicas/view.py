@@ -111,7 +111,14 @@ class View:
 
     def states(self) -> list[int]:
         """The state of each memory node."""
-        return [state_of(self.word(node)) for node in range(self.nodes)]
+        return [state_of(word) for word in self.words()]
+
+    def words(self) -> list[int]:
+        """The state word of each memory node."""
+        found: list[int] = self.endpoint.load_all(
+            range(NODE_STATES, NODE_STATES + 8 * self.nodes, 8)
+        )
+        return found
 
     def word(self, node: int) -> int:
         """The state word of a memory node."""

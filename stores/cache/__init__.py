@@ -21,7 +21,7 @@ The policy is a generalised CLOCK (Smith, "Sequentiality and prefetching in data
 hand evicts the oldest entry of the window whose count is 0; if there is none, it lowers every count
 by one. LRU, SIEVE and S3-FIFO need a list; this policy does not. A list in shared memory is a word
 that each writer changes, and a killed client leaves it half changed. A slot's place follows from
-the hash, so a window is a sample. docs/cache.md has hit ratios beside exact LRU, LFU and SIEVE.
+the hash, so a window is a sample. docs/cache.md has hit ratios beside exact LRU, LFU and W-TinyLFU.
 
 A hit writes nothing, or one word of the object itself: the count, until it is 3, and the deadline
 of an entry with sliding expiry, once in 1/16 of its time. So an entry that all processes read stays

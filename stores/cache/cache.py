@@ -10,6 +10,7 @@ which is the default, a read executes code that any writer of the pool may have 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import time
@@ -25,7 +26,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import KeyTooLarge, ParameterError, ValueTooLarge
+from limpet.shm.errors import KeyTooLarge, LimpetError, ParameterError, ValueTooLarge
 from limpet.shm.parameters import check_whole
 from limpet.shm.times import MS, US, Seconds, units_of
 from limpet.stores.cache.flight import Computation, Flights, Seat
@@ -36,7 +37,7 @@ from limpet.stores.cache.parameters import LIFE_MAX_MS, TTL_MAX_MS
 from limpet.stores.cache.validity import Terms
 from limpet.stores.core.codecs import Codec
 from limpet.stores.core.status import DONE, INSERT, PUT, UPDATE
-from limpet.stores.dict import MISSING, is_hashable
+from limpet.stores.dict import MISSING, is_hashable, viewed
 
 if TYPE_CHECKING:
     from limpet.stores.cache.store import CacheStore
@@ -145,6 +146,12 @@ class Cache(MutableMapping[K, V]):
         """The value, or `default`; a hit or a miss is counted."""
         data = self.store.get(self.codec.encode_key(key))
         return default if data is None else self.codec.decode(data)
+
+    def view(self, key: K, default: object = None) -> Any:
+        """The value without a copy, over the shared memory, or `default`; a hit or a miss is
+        counted. As `SharedDict.view`, which says more: it stays also when the entry expires or is
+        evicted. What is held so is not in the cache's bounds."""
+        return viewed(self.store, self.codec, key, default)
 
     def set(
         self,
@@ -399,8 +406,8 @@ class Cache(MutableMapping[K, V]):
             self.store.invalidate(tag_number(tag))
 
     def delete_prefix(self, prefix: str | bytes) -> int:
-        """Delete all entries whose key is text, or bytes, that begins so; how many there were. What
-        is computed for such a key is not kept.
+        """Delete all entries whose key is text, or bytes, that begins so; how many there were. A
+        value that is being computed for such a key is not kept.
 
         Walks over all keys. An entry that is set meanwhile may stay. Tags are for what is often
         invalidated.
@@ -435,16 +442,30 @@ class Cache(MutableMapping[K, V]):
         """
         counts = self.store.own_counts() if own else self.store.counts()
         items, size = self.store.sizes()
-        limits = self.store.parameters
+        max_items, max_bytes = self.store.limits()
         evicted_ms = counts.pop("evicted_ms")
         return {
             **counts,
             "evicted_age_s": evicted_ms / MS / max(1, counts["evictions"]),
             "items": items,
             "bytes": size,
-            "max_items": limits.max_items,
-            "max_bytes": limits.max_bytes,
+            "max_items": max_items,
+            "max_bytes": max_bytes,
         }
+
+    def resize(self, *, max_bytes: int | str | None = None, max_items: int | None = None) -> None:
+        """Give the cache other bounds, while all processes use it; units as of `Pool.cache`.
+
+        A bound that grows does so at once. One that shrinks does so in steps, which evict 16
+        entries, or 64 KiB and an entry, each; the call returns when the cache is within it. If the
+        process is killed in between, the writes of others go on with it, a step each. Of several
+        resizes at a time the last one holds. One that is not given stays; items, if they were as
+        many as fit, go with the bytes. ParameterError: that is more than the pool's memory, or than
+        the table has room for, 16 times the items that the cache was made for.
+        """
+        if max_bytes is None and max_items is None:
+            raise ParameterError("resize() takes max_bytes, or max_items, or both")
+        self.store.resize(max_items, max_bytes)
 
     # ---- computing --------------------------------------------------------------------------
 
@@ -611,7 +632,10 @@ class Cache(MutableMapping[K, V]):
         self.store.check()
 
     def __repr__(self) -> str:
-        return f"<cache {self.store.name!r} of {self.store.pool.url}>"
+        state = ""
+        with contextlib.suppress(LimpetError):  # as within an operation
+            state = ": {} items, {} bytes".format(*self.store.sizes())
+        return f"<cache {self.store.name!r} of {self.store.pool.url}{state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self.store.pool, self.store.kind, self.store.name)

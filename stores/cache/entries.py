@@ -90,7 +90,7 @@ class CacheObjects(Objects):
         self.judged = True
         """Whether an entry that is found is to be judged, so its head is read with it."""
         self.ticket = 0
-        """Of the look at the word of tag 0 in the phase in which the object was read."""
+        """The ticket of the look at the word of tag 0, made in the phase that reads the object."""
 
     def write_hashed(self, reference: int, key: bytes, value: bytes, hashed: int) -> None:
         """Write head and pair; one write."""

@@ -6,10 +6,10 @@ of that word from 0, or from a dead client's, to its own. All other callers see 
 To take over from a dead client needs no recovery: a caller tests the client's life lock
 (shm/clients/liveness.py), which takes one look.
 
-The caller's value replaces the entry only if that still has the caller's flight. So if another one
-has set or deleted the key in the meantime, that change stays, also when a third one, of this
-process, computes the key by then. The computed value may have been
-invalidated since the client began: its `birth` is the beginning (validity.py), so it is not served.
+The caller's value replaces the entry only if that still has the caller's flight. So if another
+caller has set or deleted the key in the meantime, that change stays, even if a third caller, of
+this process, computes the key by then. The computed value may have been invalidated since its
+flight began: its `birth` is of that beginning (validity.py), so it is not served.
 
 A caller that a signal handler cuts off ends its flight: it has noted it before it began (`note`).
 A forked child has none of its parent's flights, as the word names the client: what it computes, or

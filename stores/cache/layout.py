@@ -15,19 +15,23 @@ cache line
     40    flight     0, or the flight that computes a new value: bits 0-47 its client, 48-63 its
                      number among those of the process
 
-life, deadline and flight change while the object is linked, by a CAS, a store of a whole word and a
-CAS; the checksum of the pair leaves them out. A client that changes one was pinned before it found
+life, deadline, times and flight change while the object is linked: each by an atomic verb on its
+word. The checksum of the pair leaves them out. A client that changes one was pinned before it found
 the object, so the memory has no other use yet; if the object was unlinked meanwhile, the change has
 no effect.
 
 The cache's words, behind the directory of memory node 0
     0     hand           bits 44-63 lap, 36-43 directory, 12-35 prefix of the hash, 0-11 group
     8     period         bits 48-63 bits of the lap, 0-47 the epoch closed in it (ledger.py)
+    16    limits         the bounds in force: bit 63 RESIZING; bits 36-62 items, 0-35 units of 16
+                         bytes; 0 in both: those that the cache was made with (bounds.py)
+    24    target         the bounds that were asked for last, likewise, without the bit
     64    banks          8 words, one for each of the last laps: items << 36 | units of 16 bytes
     128   invalidations  how many there were
     136   landings       7 words where callers sleep until a flight ends (channels/waiting.py), each
                          for the keys of some hashes
-    192   counts         64 bytes for each client slot: see COUNTS
+    192   counts         128 bytes for each client slot: see COUNTS; then the client that opened the
+                         cache with bounds of its own, and those bounds, as asked (bounds.py)
     then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
 
 The outcomes of steps, and kinds of writes, are besides those of stores/core/status.py.
@@ -62,12 +66,17 @@ LIFE_KEPT: Final = ~(LAP_MASK << LAP_SHIFT) & 0xFFFF_FFFF_FFFF_FFFF
 
 HAND: Final = 0
 PERIOD: Final = 8
+LIMITS: Final = 16
+TARGET: Final = 24
 BANKS: Final = 64
 INVALIDATIONS: Final = 128
 LANDINGS: Final = 136
 LANDING_COUNT: Final = 7
 COUNTERS: Final = 192
-COUNTER_SIZE: Final = 64
+COUNTER_SIZE: Final = 128
+ASKER: Final = 64
+ASKED: Final = 72
+"""In the line of a client slot, behind its counts."""
 TAGS_MAX: Final = 4096
 TAG_BITS: Final = 12
 TAG_MASK: Final = TAGS_MAX - 1
@@ -78,6 +87,7 @@ SPAN_MASK: Final = 0xFFFF_FFFF
 ITEMS_SHIFT: Final = 36
 ITEM: Final = 1 << ITEMS_SHIFT
 UNITS_MASK: Final = (1 << ITEMS_SHIFT) - 1
+RESIZING: Final = 1 << 63
 UNIT: Final = 16
 BANK_MASK: Final = 7
 LAPS_LIVE: Final = 3
@@ -128,7 +138,7 @@ def pilot_of(flight: int) -> int:
     return flight & PILOT_MASK
 
 
-assert len(COUNTS) * 8 <= COUNTER_SIZE
+assert len(COUNTS) * 8 <= ASKER < ASKED < COUNTER_SIZE
 assert INVALIDATIONS + 8 == LANDINGS
 assert LANDINGS + 8 * LANDING_COUNT == COUNTERS
 assert TAGS_EACH * TAG_BITS <= 64

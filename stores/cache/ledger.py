@@ -10,11 +10,12 @@ in it go with it. An eviction scans no more than it needs for itself.
 
 The order makes each error an overcount: an object is added before it is linked, and taken away
 after it was unlinked; the hand adds to the new bank before it takes away from the old one. So the
-sum is never below the objects that are linked. `admit` adds first and looks then, so the linked
-objects stay within the bounds at all times.
+sum is never below the objects that are linked. `post` adds first, and `admits` looks then, so the
+linked objects stay within the bounds at all times. The bounds are a word (bounds.py), which is read
+with the banks.
 
 Steps
-    admit     faa(bank of this lap, +units); over the bounds: faa back, and evict first
+    post      faa(bank of this lap, +units); unless it `admits`: `withdraw` by faa, and evict first
     account   of an unlinked object: set DEAD in its life, which says its lap; faa(that bank, -)
     restamp   faa(bank of this lap, +); CAS the life to this lap; faa(its old bank, -)
     end of a lap   see below
@@ -44,6 +45,8 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.cache.layout import (
+    ASKED,
+    ASKER,
     BANK_MASK,
     BANKS,
     COUNTER_SIZE,
@@ -59,10 +62,13 @@ from limpet.stores.cache.layout import (
     LAPS_LIVE,
     LIFE,
     LIFE_KEPT,
+    LIMITS,
     PERIOD,
     PERIOD_AT,
     PERIOD_LAPS,
     PERIOD_MASK,
+    RESIZING,
+    UNIT,
     UNITS_MASK,
 )
 
@@ -78,6 +84,8 @@ class Counters:
         self.line = 0
         """Address of our line; 0: to be looked for."""
         self.owner = 0
+        self.asked = 0
+        """The bounds with which this process has opened the cache (bounds.py); 0: with none."""
 
     def place(self, words: int) -> None:
         """The cache's words are at this address now."""
@@ -94,12 +102,31 @@ class Counters:
         ident = self.client.ident
         self.line = self.words + COUNTERS + COUNTER_SIZE * (ident >> INCARNATION_BITS)
         self.owner = ident
+        if self.asked:  # also in a forked child, which has a slot of its own
+            # ORDER: the client last: until then the bounds are of an earlier one, which ended.
+            self.endpoint.store(self.line + ASKED, self.asked)
+            self.endpoint.store(self.line + ASKER, ident)
 
     def all(self) -> dict[str, int]:
         """The counts of all clients, living and dead ones."""
         raw = self.endpoint.read(self.words + COUNTERS, COUNTER_SIZE * self.clients)
         words = memoryview(raw).cast("Q").tolist()
-        return {name: sum(words[number::8]) for number, name in enumerate(COUNTS)}
+        each = COUNTER_SIZE // 8
+        return {name: sum(words[number::each]) for number, name in enumerate(COUNTS)}
+
+    def ask(self, asked: int) -> None:
+        """Note, in the line of this client's slot, the bounds with which it has opened the cache.
+        Within an operation."""
+        self.asked = asked
+        self._find_line()
+
+    def askers(self) -> list[tuple[int, int]]:
+        """The clients that have opened the cache with bounds, also dead ones, and the bounds."""
+        raw = self.endpoint.read(self.words + COUNTERS, COUNTER_SIZE * self.clients)
+        words = memoryview(raw).cast("Q").tolist()
+        each = COUNTER_SIZE // 8
+        pairs = zip(words[ASKER // 8 :: each], words[ASKED // 8 :: each], strict=True)
+        return [(client, asked) for client, asked in pairs if client]
 
     def own(self) -> dict[str, int]:
         """The counts of this process's client slot."""
@@ -114,18 +141,23 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class Ledger:
     """Accounts for the objects of a cache whose words are at `words`."""
 
-    def __init__(self, pool: Any, max_items: int, max_units: int) -> None:
+    def __init__(self, pool: Any, made: int) -> None:
         self.endpoint = pool.endpoint
         self.grace = pool.grace
-        self.max_items = max_items
-        self.max_units = max_units
+        self.made = made
+        """The bounds that the cache was made with, packed as a bank."""
+        self.limits = self.made
+        """The bounds in force, and"""
+        self.resizing = False
+        """whether others were asked for (bounds.py), when this handle looked last."""
+        self.limits_ticket = 0
         self.words = 0
         """Address of the cache's words; set by the store."""
         self.tickets = array("Q", bytes(8 * (LAPS_LIVE + 1)))
         """Of the looks at the banks."""
         self.sum = 0
         """Where verbs are done at once, and a ticket is the result: what they have found."""
-        self.latest = max_items << ITEMS_SHIFT
+        self.latest = self.limits & ~UNITS_MASK
         """Items and units when this handle looked last, a hint; at first it takes them for full."""
 
     def lap(self) -> int:
@@ -161,9 +193,15 @@ class Ledger:
             self.tickets[place] = ticket
             total += ticket
         self.sum = total & MASK
+        # ORDER: after the FAA of `post`: a client that changes the bounds, and looks at the banks
+        # then, sees each object that is admitted by the old ones.
+        self.limits_ticket = self.endpoint.post_load(self.words + LIMITS)
 
     def _total(self) -> int:
         """The sum of the banks, once the phase of `_post_total` has ended."""
+        limits = self.endpoint.result(self.limits_ticket)
+        self.resizing = limits >> 63 != 0
+        self.limits = limits & ~RESIZING or self.made
         if self.endpoint.hints:
             return self.sum
         total = 0
@@ -173,15 +211,22 @@ class Ledger:
 
     def fits(self, total: int) -> bool:
         """Whether so much is within the bounds."""
-        return total >> ITEMS_SHIFT <= self.max_items and total & UNITS_MASK <= self.max_units
+        most = self.limits
+        return total >> ITEMS_SHIFT <= most >> ITEMS_SHIFT and (
+            total & UNITS_MASK <= most & UNITS_MASK
+        )
 
-    def has_room(self, units: int) -> bool:
-        """Whether an object of so many units more is within the bounds."""
-        return self.fits(self.total(self.lap()) + ITEM + units)
+    def has_room(self, more: int) -> bool:
+        """Whether so much more, packed as in a bank, is within the bounds."""
+        return self.fits(self.total(self.lap()) + more)
+
+    def takes(self, size: int) -> bool:
+        """Whether an entry of so many bytes is no larger than the cache, by the last look."""
+        return size <= (self.limits & UNITS_MASK) * UNIT
 
     def post(self, lap: int, units: int) -> None:
-        """Post the account for an object that is about to be linked in this lap, and looks at what
-        there is then; after the phase `admits` says whether it may be linked."""
+        """Post the account for an object that is about to be linked in this lap, and a look at all
+        banks; after the phase `admits` says whether the object may be linked."""
         self.endpoint.post_faa(self.bank(lap), ITEM + units)
         self._post_total(lap)
 

@@ -156,7 +156,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 def _found(module: str, name: str) -> Any:
-    """What other processes find by a name, if there is anything."""
+    """The object that other processes find by a name, or None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -164,7 +164,8 @@ def _found(module: str, name: str) -> Any:
 
 
 def _of_function(function: types.FunctionType, around: tuple[Any, ...]) -> bytes:
-    """What makes a function, as bytes; `around`: the functions in which it was found.
+    """The parts that tell a function from others, as bytes; `around`: the functions in which it was
+    found.
 
     Raises TypeError, ValueError, RecursionError: one of its values cannot be written.
     """

@@ -22,8 +22,19 @@ LIFE_MAX_MS: Final = LONGEST_S * MS
 TTL_MAX_MS: Final = (1 << 32) - 1
 """49 days: of all other times, and of a time to live that each read begins anew."""
 POLICIES: Final = ("clock", "fifo")
+GROWTH: Final = 16
+"""Times `max_items` for which the directory of a cache has room, as `Cache.resize` may want it."""
 LEAST: Final = PREFIX + HEADER
 """Bytes of an entry with an empty key and value."""
+
+
+def bounds_for(pool: PoolParameters, layout: NodeLayout, size: int | str) -> tuple[int, int]:
+    """Items that fit into so many bytes, and those. ParameterError: the pool has fewer."""
+    memory = pool.nodes * layout.block_count * layout.block_size
+    size = parse_size(size)
+    if size > memory:
+        raise ParameterError(f"max_bytes={size} is more than the pool's memory, {memory} bytes")
+    return min(max(1, size // LEAST), ITEMS_MAX), size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +81,15 @@ class CacheParameters(GrowingParameters):
     ) -> CacheParameters:
         """The parameters for a pool. By default half of its memory, for as many items as fit."""
         memory = pool.nodes * layout.block_count * layout.block_size
-        size = memory // 2 if max_bytes is None else parse_size(max_bytes)
-        if size > memory:
-            raise ParameterError(f"max_bytes={size} is more than the pool's memory, {memory} bytes")
-        most = min(max(1, size // LEAST), ITEMS_MAX)
+        most, size = bounds_for(pool, layout, memory // 2 if max_bytes is None else max_bytes)
         items = most if max_items is None else max_items
         check_whole("max_items", items, 1, ITEMS_MAX)
         most = min(items, most)
         if capacity is None:
             capacity = min(CAPACITY, most)
-        race = cls.sizes(pool, layout, capacity, groups, bucket_size, limit or max(most, capacity))
+        if not limit:
+            limit = max(min(GROWTH * most, memory // LEAST), most, capacity)
+        race = cls.sizes(pool, layout, capacity, groups, bucket_size, limit)
         return cls(*race, items, size, ttl_ms, policy, pool.clients)
 
     @property

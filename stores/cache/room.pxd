@@ -76,7 +76,9 @@ cdef class Room:
     cdef readonly Counters counters
 
     @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, scope=bint)
-    cpdef int within_bounds(self, Store store, u64 units) except -1
+    cpdef int within_bounds(self, Store store, u64 more) except -1
+    @cython.locals(ledger=Ledger, total=u64, most=u64, units=u64, items=u64)
+    cdef u64 _excess(self, u64 more) except? 0xFEEDFACEDEADBEA7
     cpdef u64 evict(self, u64 units, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
     @cython.locals(scope=bint)
     cdef int _count_evicted(self) except -1

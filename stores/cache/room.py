@@ -59,6 +59,7 @@ from limpet.stores.cache.layout import (
     TABLE_AT,
     UNDECIDED,
     UNIT,
+    UNITS_MASK,
     US_PER_MS,
     VOID,
 )
@@ -292,8 +293,9 @@ class Room:
         self.hand = hand
         self.counters = counters
 
-    def within_bounds(self, store: Store, units: int) -> None:
-        """Evict until there is room for an object of so many units. StoreFull: that is in vain."""
+    def within_bounds(self, store: Store, more: int) -> None:
+        """Evict until there is room for so much more, packed as in a bank, or it is more than the
+        bounds. StoreFull: that is in vain."""
         in_vain = 0
         enough = False
         scope = self.endpoint.background(True)
@@ -302,12 +304,13 @@ class Room:
                 self.client.enter()
                 try:
                     store.require_there()
-                    enough = self.ledger.has_room(units)
+                    excess = self._excess(more)
+                    enough = excess == 0 or not self.ledger.fits(more)
                     if not enough:
                         hopeless = in_vain > HOPELESS
-                        freed = self.evict(units, hopeless, hopeless)
+                        freed = self.evict(excess, hopeless, hopeless)
                         in_vain = 0 if freed else in_vain + 1
-                        enough = freed != 0 and self.ledger.has_room(units)
+                        enough = freed != 0 and self.ledger.has_room(more)
                 finally:
                     self.client.leave()
                 if in_vain:
@@ -317,6 +320,22 @@ class Room:
                     self._wait_for_lap(store, in_vain)
         finally:
             self.endpoint.background(scope)
+
+    def _excess(self, more: int) -> int:
+        """About how many units are to be evicted, if there is so much more; 0: none."""
+        ledger = self.ledger
+        total = ledger.total(ledger.lap())
+        if ledger.fits(total + more):
+            return 0
+        units = max(1, more & UNITS_MASK)
+        most = ledger.limits & UNITS_MASK
+        if (total & UNITS_MASK) > most + units:
+            units = (total & UNITS_MASK) - most
+        items = total >> ITEMS_SHIFT
+        most = ledger.limits >> ITEMS_SHIFT
+        if items > most + 1:  # as much as so many entries have on average
+            units = max(units, (items - most) * ((total & UNITS_MASK) // items))
+        return units
 
     def evict(self, units: int, ruthless: bool, ends: bool) -> int:
         """One step of the hand. Within an operation."""

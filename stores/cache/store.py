@@ -30,12 +30,15 @@ import contextlib
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.shm.errors import LimpetError, StoreFull, ValueTooLarge
+from limpet.shm.endpoint.words import ADDRESS_MASK, VIEWED
+from limpet.shm.errors import LimpetError, StoreError, StoreFull, ValueTooLarge
+from limpet.stores.cache.bounds import Bounds
 from limpet.stores.cache.entries import CacheObjects, Entries, FlightWord
 from limpet.stores.cache.layout import (
     COMPUTATIONS,
     FINISH,
+    FRESH,
+    ITEM,
     ITEMS_SHIFT,
     LANDING_COUNT,
     LANDINGS,
@@ -68,6 +71,7 @@ from limpet.stores.core.status import (
 from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place
+from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import require_room
@@ -88,6 +92,7 @@ class CacheStore(HashStore):
     """The `cache` store. `CacheParameters`."""
 
     Parameters: type[CacheParameters] = CacheParameters
+    views = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -101,7 +106,8 @@ class CacheStore(HashStore):
             index, self.cache_slots, Splitter(pool, index, parameters), Check(pool, index)
         )
         self.counters = Counters(pool, parameters.clients)
-        self.hold_ledger(Ledger(pool, parameters.max_items, parameters.max_bytes // UNIT))
+        made = parameters.max_items << ITEMS_SHIFT | parameters.max_bytes // UNIT
+        self.hold_ledger(Ledger(pool, made))
         self.usual = Terms(parameters.ttl_ms)
         self._find_words()
 
@@ -116,6 +122,7 @@ class CacheStore(HashStore):
             pool, index, self.slots, self.cached, validity, ledger, self.counters, counts_hits
         )
         self.flight = FlightWord(self.entries)
+        self.bounds = Bounds(self)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
@@ -160,6 +167,30 @@ class CacheStore(HashStore):
         self.endpoint.wait()
         return True
 
+    def hold_once(self, place: Place, key: bytes, owner: Any) -> tuple[int, int] | None:
+        self.index.post_choose(place, key)
+        slot = self.index.find(place, key)
+        if not slot or self.cached.state() != FRESH:
+            self.entries.count(MISSES)
+            place.word = 0
+            return None
+        holds = self.client.holds
+        holds.take(place.word & OBJECT_MASK | VIEWED, owner)
+        # ORDER: the slot after the record, as holds.py says.
+        ticket = self.endpoint.post_load(slot)
+        self.endpoint.wait()
+        if self.endpoint.result(ticket) != place.word:
+            holds.give_back(owner)
+            return None
+        found = self.cached.value_place()
+        self.endpoint.background(True)
+        self.entries.meet()
+        return found
+
+    def reserve(self, key: Any, size: int) -> Any:
+        """Raises StoreError: a cache counts an entry before its memory is there."""
+        raise StoreError(f"{self.name}: a cache reserves no memory for a value; use set")
+
     def entry(self, key: Any) -> tuple[bytes, int, int, int] | None:
         """Value, checksum, deadline and times of an entry that counts; it is not a hit."""
         found: tuple[bytes, int, int, int] | None = self.within(
@@ -183,12 +214,10 @@ class CacheStore(HashStore):
         if type(value) is not bytes:
             value = as_bytes("value", value)
         size = self.objects.size_of(key, value)
-        if size > self.parameters.max_bytes:
-            raise ValueTooLarge(
-                f"{self.name}: the entry of {shown(key)} takes {size} bytes, and the cache was "
-                f"made with max_bytes={self.parameters.max_bytes}"
-            )
-        self.operations += 1
+        if not self.ledger.takes(size):
+            self.sizes()  # which looks at the bounds
+            self._require_size(key, size)
+        self._count(1, 1)
         place = self.place
         attempt = 0
         misses = 0
@@ -207,7 +236,10 @@ class CacheStore(HashStore):
             finally:
                 self.client.leave()
             if outcome == OVER:
-                self.room.within_bounds(self, size // UNIT + 1)
+                self._require_size(key, size)
+                if self.ledger.resizing:
+                    self.within(self.bounds.step)
+                self.room.within_bounds(self, ITEM + size // UNIT + 1)
                 evicted = True
             elif outcome == NO_MEMORY:
                 self.room.in_memory(self, key, size)
@@ -218,7 +250,28 @@ class CacheStore(HashStore):
             elif outcome == FULL:
                 misses += self._grow_or_evict(key, misses)
             else:
+                if self.ledger.resizing and not evicted:
+                    self._go_on_resizing()
                 return outcome
+
+    def _go_on_resizing(self) -> None:
+        """Do a step of a resize that is under way; the client that has begun it may be gone."""
+        scope = self.endpoint.background(True)
+        try:
+            self.within(self.bounds.step)
+            with contextlib.suppress(StoreFull):  # to evict is in vain: no matter of this write
+                self.room.within_bounds(self, 0)
+        finally:
+            self.endpoint.background(scope)
+
+    def _require_size(self, key: bytes, size: int) -> None:
+        """Raise ValueTooLarge if an entry is larger than the cache was when we looked last."""
+        if not self.ledger.takes(size):
+            most = (self.ledger.limits & UNITS_MASK) * UNIT
+            raise ValueTooLarge(
+                f"{self.name}: the entry of {shown(key)} takes {size} bytes, and the cache has "
+                f"max_bytes={most}"
+            )
 
     def write_entry(
         self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int,
@@ -296,14 +349,14 @@ class CacheStore(HashStore):
     def touch(self, key: Any, terms: Terms) -> bool:
         """Give an entry that counts another deadline; whether there was one."""
         data = as_bytes("key", key)
-        self.operations += 1
+        self._count(1, 1)
         return bool(self.within(lambda: self.entries.touch(self.place, data, terms)))
 
     def take(self, key: Any) -> bytes | None:
-        """Delete an entry; its value, or None: there was none that counts. One that does not count
-        is removed, too, and with it the flight that computes it."""
+        """Delete an entry; its value, or None: there was none that counts. An entry that does not
+        count is removed, too, and with it the flight that computes it."""
         data = as_bytes("key", key)
-        self.operations += 1
+        self._count(1, 1)
         attempt = 0
         while True:
             outcome, value = self.within(lambda: self.entries.take(self.place, data))
@@ -317,7 +370,7 @@ class CacheStore(HashStore):
     def delete_as(self, key: Any, checksum: int) -> bool:
         """Delete an entry if it has this checksum; whether it had."""
         data = as_bytes("key", key)
-        self.operations += 1
+        self._count(1, 1)
         attempt = 0
         while True:
             outcome = self.within(lambda: self.entries.delete_as(self.place, data, checksum))
@@ -419,6 +472,35 @@ class CacheStore(HashStore):
         """Items and bytes by the ledger: an upper bound, which includes void entries."""
         total = self.within(lambda: self.room.total())
         return total >> ITEMS_SHIFT, (total & UNITS_MASK) * UNIT
+
+    def resize(self, max_items: int | None, max_bytes: int | str | None) -> None:
+        """Have these bounds from now on. Raises ParameterError, and StoreFull: to evict is in vain;
+        the bounds are on the way then, and writes go on with it."""
+        target = self.within(self.bounds.target)
+        self.within(self.bounds.ask, self.bounds.packed(max_items, max_bytes, target))
+        self._settle_bounds()
+
+    def accept_bounds(self, given: dict[str, Any], way: str) -> None:
+        """Open the cache with the bounds among these parameters (bounds.py). Raises StoreMismatch,
+        and as `resize`."""
+        if self.within(self.bounds.accept, given.get("max_items"), given.get("max_bytes"), way):
+            self._settle_bounds()
+
+    def limits(self) -> tuple[int, int]:
+        """The most items and bytes that were asked for last."""
+        target = self.within(self.bounds.target)
+        return target >> ITEMS_SHIFT, (target & UNITS_MASK) * UNIT
+
+    def _settle_bounds(self) -> None:
+        """Evict, in steps that are operations of their own, until the resize is at its end."""
+        scope = self.endpoint.background(True)
+        try:
+            settled = False
+            while not settled:
+                settled = self.within(self.bounds.step)
+                self.room.within_bounds(self, 0)
+        finally:
+            self.endpoint.background(scope)
 
     def counts(self) -> dict[str, int]:
         """The counts of all clients, living and dead ones."""

@@ -123,7 +123,7 @@ class Cells(Channel):
                 step = self._step()
             finally:
                 self.leave()
-            self.membership.gone(holder, f"the lock of {self!r}", step)
+            self.membership.gone(holder, f"the lock of {self.title()}", step)
         try:
             self.enter()
             entered = True

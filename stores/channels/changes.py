@@ -10,11 +10,11 @@ for a reader, and a dead one leaves nothing.
                          is dead, the reader has that client recovered, and then reads the entries
                          as UNSURE, while the place has that owner
 
-After an event, `store.get(key)` gives what that change has made of the key, or a later one. Events
-of one writer come in their order. Those of two come in any: so the last event of a key says that
-the key is what the store has, and need not say `deleted` of one that is deleted.
+After an event, `store.get(key)` gives what that change, or a later one, has made of the key. Events
+of one writer come in their order, and those of two writers in any order. So after the last event of
+a key the store has the key's final value; but the event may say "put" of a key that is deleted.
 
-A stopped writer's event comes when it goes on, or is dead. It keeps no other event.
+A stopped writer's event comes when the writer goes on, or is dead. It delays no other event.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def watch(store: Store, prefix: bytes) -> Changes:
     with Look(store):
         feed: Any = store.feed
     if feed is None:  # dropped and made anew, or its node was
-        raise StoreDropped(f"{store.name}: what its changes are noted in was lost; open it again")
+        raise StoreDropped(f"{store.name}: the memory for its changes was lost; open it again")
     return Changes(store, feed, prefix)
 
 

@@ -38,6 +38,7 @@ from typing import Any
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import ChannelFull, ChannelRemoved, NodeFailed
+from limpet.shm.late import late
 from limpet.stores.channels.layout import CLAIMED, MASK
 from limpet.stores.channels.regions.region import Links
 
@@ -365,8 +366,16 @@ class Channel:
             raise TypeError(f"{self.name!r} is a part of a channel; pickle {self.parent.name!r}")
         return _reopened, (self.pool, type(self), self.name, self.parameters)
 
-    def __repr__(self) -> str:
+    def title(self) -> str:
+        """The channel in messages."""
         return f"<{type(self).__name__} {self.name!r} of {self.pool.url}>"
+
+    def __repr__(self) -> str:
+        """The title, and the state (states.py), if it can be looked at now."""
+        state = ""
+        if self.parent is None:
+            state = late("limpet.stores.channels.states").described(self.pool, self.name)
+        return self.title().removesuffix(">") + (f": {state}>" if state else ">")
 
 
 def _reopened(pool: Any, cls: Any, name: str, parameters: dict[str, Any]) -> Any:

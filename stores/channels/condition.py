@@ -18,8 +18,8 @@ these threads. After the wait a thread has the lock again, and frees its place; 
 over, but it was notified meanwhile, it says that it was notified. Tasks of event loops wait without
 places (task_waits.py).
 
-Order. Who gets the lock next is what keeps threads from starving: a few that run could take turns
-with each other, so that all others find their condition false whenever they look.
+Order. The order in which threads get the lock keeps them from starving: a few threads that run
+could take turns with each other, so that all others find their condition false whenever they look.
     - A thread that was notified and is in the lock's queue is not overtaken by threads that come
       to the lock while it has to be woken (the lock is one without `overtaking`).
     - A thread that waited in vain, so that it waits once more, comes to the lock a moment later
@@ -29,9 +29,9 @@ with each other, so that all others find their condition false whenever they loo
 A kill leaves behind: a change without its notify, if the process died with the lock
 (CRASH(notifying)). A thread that waits looks from time to time at the holder of the lock, and
 returns if that process is dead. The thread that has the lock next, whose `inherited` says so,
-notifies all. And a place of a dead process: if it is WAITING, the next notify passes it over; if it
-is NOTIFIED, a thread that waits makes it its own, and returns. So a thread may have two places that
-are NOTIFIED, when it has the lock again: then it notifies another one.
+notifies all. A kill may also leave a place of a dead process: if the place is WAITING, the next
+notify passes it over; if it is NOTIFIED, a thread that waits takes it, and returns. So a thread may
+have two places that are NOTIFIED when it has the lock again: then it notifies another thread.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Condition(Channel):
     def _check_owned(self, what: str) -> None:
         """In an operation: before its first one, a forked child seems to be its parent."""
         if not self.lock._is_owned():
-            raise RuntimeError(f"cannot {what} on {self!r} without its lock")
+            raise RuntimeError(f"cannot {what} on {self.title()} without its lock")
 
     def _look(self, at: int) -> int:
         """A word. In an operation; 1 round trip."""

@@ -17,8 +17,8 @@ Order. Of one deque, all changes happen one after the other. The changes of seve
 
 A kill leaves behind: what cells.py says.
 
-Not of collections.deque: `insert`, `remove`, `rotate`, `reverse` and `d[i] = x`, which would change
-several cells, or one that others may see, in steps that a kill can cut.
+It lacks of collections.deque `insert`, `remove`, `rotate`, `reverse` and `d[i] = x`: these would
+change several cells, or one that others may see, in steps that a kill can cut.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Deque(Cells):
             self._add(item, True)
 
     def _add(self, item: Any, left: bool) -> None:
-        data = self._encoded(item)
+        self._add_encoded(self._encoded(item), left)
+
+    def _add_encoded(self, data: bytes, left: bool) -> None:
         done = False
         while not done:
             self._begin()
@@ -277,6 +279,15 @@ class Deque(Cells):
         # The object was linked when the ends were read again, so it stays while we are pinned.
         address = self.links[number] & ADDRESS_MASK
         return self.endpoint.fetch(address, size) if address else None
+
+    def copies(self) -> list[bytes]:
+        """The elements of one moment, encoded, from left to right."""
+        return self._look(None)
+
+    def put_copies(self, elements: list[bytes]) -> None:
+        """Append encoded elements. Raises queue.Full, StoreFull."""
+        for data in elements:
+            self._add_encoded(data, False)
 
     def __len__(self) -> int:
         self.enter()

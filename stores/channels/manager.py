@@ -1,8 +1,8 @@
 """The manager of a pool handle: makes and finds channels, and orders their verbs.
 
 (LOCO sections 4.2, 5.2 and 5.3.) A channel's own region has the channel's full name. The region of
-a part has `@` and the mark of the channel's own region behind its name, so that remains of a
-removed channel are not taken for parts of the next channel of the same name.
+a part has `@` and the mark of the channel's own region behind its name, so that what is left of a
+removed channel is not taken for parts of the next channel of the same name.
 
 The fences. In the paper a verb may be placed after the next one; a fence waits for those before it.
 Here, too, a phase is a round trip that ends with `wait`, and verbs on one memory node are carried
@@ -41,8 +41,8 @@ from limpet.shm.errors import (
     StoreMismatch,
     ValueTooLarge,
 )
+from limpet.shm.late import late
 from limpet.shm.replicas.view import IN_SERVICE
-from limpet.stores.channels.array.keeper import Keeper
 from limpet.stores.channels.regions.region import Links, Region
 from limpet.stores.core.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import CHANNELS
@@ -124,7 +124,6 @@ class Manager:
         self.replacements = 0
         """How often a node was given new memory."""
         self._marks: set[weakref.ref[Any]] = set()
-        self.keepers: list[Keeper] = []
         pool.handles.add(self)
 
     @functools.cached_property
@@ -136,7 +135,8 @@ class Manager:
 
     @contextlib.contextmanager
     def _naming(self, name: str) -> Iterator[None]:
-        """Have a NodeFailed of the body say what cannot be opened, while the node is lost."""
+        """Have a NodeFailed of the body say what cannot be opened, while the node is lost; and
+        StoreFull and ValueTooLarge which channel there is no memory for."""
         try:
             yield
         except NodeFailed as error:
@@ -146,6 +146,11 @@ class Manager:
                     f"pool.replace_node({error.node}) gives the node new memory; a channel of "
                     "another name may need only the other nodes",
                 )
+            raise
+        except (StoreFull, ValueTooLarge) as error:
+            url = self.pool.url
+            why = str(error).removeprefix(f"{url}: ")
+            error.args = (f"{url}: there is no memory for the channel {name!r}: {why}",)
             raise
 
     def open(self, cls: Any, name: str, **parameters: Any) -> Any:
@@ -258,22 +263,8 @@ class Manager:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of channels of {self.pool.url}>"
 
-    def keeper(self, reference: int) -> Keeper:
-        """A client of this process that can keep this region (array/keeper.py). Raises as `open`
-        does."""
-        for keeper in self.keepers:
-            keeper.settle()
-            if keeper.has_room(reference):
-                return keeper
-        self.keepers.append(Keeper(self.pool))
-        return self.keepers[-1]
-
     def let_go(self) -> None:
-        """The pool's handle was closed: a keeper stays as long as there are ndarrays that need
-        it."""
-        for keeper in self.keepers:
-            keeper.settle()
-        self.keepers.clear()
+        """The pool's handle was closed."""
 
     def forget(self, channel: Any) -> None:
         """Forget an endpoint: the next `open` of this channel makes another one."""
@@ -304,8 +295,9 @@ class Manager:
         found: Region = self.catalogue.region(name, size, description, of, node, anew)
         return found
 
-    def list(self) -> list[dict[str, Any]]:
-        """The channels that have no parent: name, kind, parameters, size of all memory in bytes.
+    def list(self, state: bool = False) -> list[dict[str, Any]]:
+        """The channels that have no parent: name, kind, parameters, size of all memory in bytes;
+        with `state` also their `state`: holders, waiters, lengths (states.py).
 
         Regions on a lost node are left out. Kind "lost": parts of it are there, and its own region,
         which has the kind, is lost.
@@ -325,7 +317,16 @@ class Manager:
         for name, entry in found.items():
             if not entry["kind"] and self.catalogue.is_lost(name):
                 entry["kind"] = "lost"
-        return [found[name] for name in sorted(found) if found[name]["kind"]]
+        listed = [found[name] for name in sorted(found) if found[name]["kind"]]
+        if state:
+            look = late("limpet.stores.channels.states").state_of
+            for entry in listed:
+                entry["state"] = {}
+                with contextlib.suppress(NodeFailed):
+                    entry["state"] = look(
+                        self.pool, entry["name"], entry["kind"], entry["parameters"] or {}
+                    )
+        return listed
 
     def _text(self, key: bytes) -> str:
         """The full name of a region as text. Raises StoreCorrupt if it cannot be one."""

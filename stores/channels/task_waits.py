@@ -13,7 +13,7 @@ queue are no more work than one, and get their elements in the order in which th
 `acquire` is that for `pool.lock`. The task stands in the line of the threads of its process
 (lock/lock.py), and is the delegate by a `TicketWait` that sleeps by watches.
 
-asyncio, and trio where it runs; each has a `Scheduler`.
+Event loops are those of asyncio (`AsyncioScheduler`) and, where it runs, trio (`TrioScheduler`).
 """
 
 from __future__ import annotations

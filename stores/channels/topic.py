@@ -8,7 +8,7 @@ The last `size` messages are kept, and memory is bounded by that. To publish is 
 of message `end`, with the lock, and then to raise `end`, by one store.
 
 A subscription is a number in its process: that of its next message. It is in no shared memory, so
-a reader keeps nobody waiting, however slow it is, and a dead one leaves nothing. It has
+no publisher waits for a reader, however slow it is, and a dead reader leaves nothing. A reader has
 read message n if `end` is at most n + size afterwards; else the cell is another message's, or about
 to be, and the subscription goes on at the oldest message that is kept, and counts those it missed.
 

@@ -1,1 +1,1 @@
-"""What all kinds of stores share: operations and their one loop, records, regions, names."""
+"""The common part of all kinds of stores: operations and their loop, records, regions, names."""

@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.slots cimport CHANGED, MISSED, ROW_SIZE, ROWS, ROWS_COUNT
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.feed cimport Feed
 from limpet.stores.core.feed_layout cimport OPEN
@@ -15,6 +16,22 @@ cpdef bytes as_bytes(str what, data)
 cdef class Attempt:
     cdef public int outcome
     cdef public bytes expected
+
+cdef class Window:
+    cdef public list keys
+    cdef public list pairs
+    cdef public bytes modes
+    cdef public list found
+    cdef public list unread
+    cdef public Py_ssize_t start
+    cdef public Py_ssize_t end
+    cdef public list left
+    cdef public list doubtful
+    cdef public object error
+
+    cpdef bint reads(self) except -1
+    cpdef int leave(self) except -1
+    cpdef int stop(self, error, bint reads) except -1
 
 cdef class Store:
     cdef readonly object pool
@@ -31,6 +48,7 @@ cdef class Store:
     cdef readonly Feed feed
     cdef readonly bint spares
     cdef public u64 operations
+    cdef u64 row
     cdef public u64 retries
     cdef public bint prefetches
     cdef public bint glances
@@ -48,6 +66,7 @@ cdef class Store:
     cpdef int _change(
         self, bytes key, bytes value, u64 size, int mode, Attempt way
     ) except -1
+    cpdef int _count(self, u64 operations, u64 changes) except -1
     cpdef long long _prefetched(self, bytes key) except -2
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
@@ -72,5 +91,6 @@ cdef class Store:
     cpdef int let_go_of(self, owner) except -1
     cpdef object reserve_object(self, bytes key, u64 size, owner)
     cpdef int link_reserved(self, bytes key, owner, u64 reference, u64 size, u64 digest) except -1
+    cpdef int run_batch(self, Window window) except -1
     cdef int _prefetch_batch(self, list keys) except -1
     cdef int _prefetch_keys(self, list keys) except -1

@@ -32,6 +32,7 @@ from typing import Any
 
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.endpoint.layout import ENTRIES_MAX
+from limpet.shm.endpoint.slots import CHANGED, MISSED, ROW_SIZE, ROWS, ROWS_COUNT
 from limpet.shm.errors import (
     KeyExists,
     LimpetError,
@@ -59,6 +60,7 @@ from limpet.stores.core.status import (
     READ,
     UNPROVEN,
     UPDATE,
+    WINDOW,
 )
 from limpet.stores.core.views import Reservation, ValueView, require_coherence
 
@@ -95,6 +97,53 @@ class Attempt:
         """The result of a write outside of its attempts; DONE, EXISTS or MISSING end it."""
         self.expected: bytes | None = None
         """Of a swap: the value that is to be there."""
+
+
+class Window:
+    """Operations on different keys that a pipeline does at once: gets of `keys`, and `pairs` that
+    are put, inserted or updated, as `modes` says. There are at most BATCH of both together.
+
+    `Store.run_batch` reads the keys, and changes the pairs from `start` to `end`; it is called
+    until all pairs had their turn. What it leaves is done singly.
+    """
+
+    def __init__(self, keys: list[bytes], pairs: list[Any], modes: bytes) -> None:
+        self.keys = keys
+        self.pairs = pairs
+        self.modes = modes
+        self.found: list[bytes | None] = []
+        """The values of the keys, in their order."""
+        self.unread: list[int] = []
+        """The places in `found` of those to be looked up singly."""
+        self.start = 0
+        self.end = 0
+        """`run_batch` sets it before it changes anything."""
+        self.left: list[int] = []
+        """The places of the pairs that are changed singly."""
+        self.doubtful: list[int] = []
+        """The places of those of which it is not known whether they were changed, and why."""
+        self.error: LimpetError | None = None
+
+    def reads(self) -> bool:
+        """Whether there are keys that were not looked up yet."""
+        return len(self.found) < len(self.keys)
+
+    def leave(self) -> None:
+        """Leave all pairs that had no turn."""
+        self.left.extend(range(self.start, len(self.pairs)))
+        self.end = len(self.pairs)
+
+    def stop(self, error: LimpetError, reads: bool) -> None:
+        """`run_batch` was cut off by this error. What it has not begun to change is left; so are
+        all reads, if it had any."""
+        self.error = error
+        known = {*self.left, *self.doubtful}
+        self.doubtful += [at for at in range(self.start, self.end) if at not in known]
+        self.start = self.end
+        self.leave()
+        if reads:
+            self.found = [None] * len(self.keys)
+            self.unread = list(range(len(self.keys)))
 
 
 class Store:
@@ -159,6 +208,8 @@ class Store:
         """Whether its new entries leave memory for updates; limpet's own stores need little, and
         must work."""
         self.operations = 0
+        self.row = ROWS + ROW_SIZE * (self.entry_number % ROWS_COUNT)
+        """Where the figures of this client have the counts of the store."""
         self.retries = 0
         self.prefetches = False
         """Whether the store has a `_prefetch_keys` of its own, or `_prefetched`."""
@@ -285,13 +336,17 @@ class Store:
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
+        self.endpoint.figures[self.row] += 1
         if self.glances and not self.endpoint.durable:
             found = self.glanced(key)
             if found is UNPROVEN:
                 found = self._get_pinned(key)
         else:
             found = self._get_pinned(key)
-        return default if found is None else found
+        if found is None:
+            self.endpoint.figures[self.row + MISSED] += 1
+            return default
+        return found
 
     def _get_pinned(self, key: bytes) -> Any:
         """The value of `key`, or None, by attempts until one has a result."""
@@ -324,6 +379,8 @@ class Store:
         """Change a key, by attempts until the result is DONE, EXISTS or MISSING. `size`: bytes of
         the object for the value; `way`: how it begins; None: in the usual way."""
         self.operations += 1
+        self.endpoint.figures[self.row] += 1
+        self.endpoint.figures[self.row + CHANGED] += 1
         attempt = 0
         held: Any = None
         while True:
@@ -370,10 +427,22 @@ class Store:
                 left = self.get_batch(batch, found)
             finally:
                 self.client.leave()
-            self.operations += len(batch) - len(left)
+            self._count(len(batch) - len(left), 0)
+            missed = -len(left)
+            for value in found[start:]:  # `count` compares each with None
+                if value is None:
+                    missed += 1
+            self.endpoint.figures[self.row + MISSED] += missed
             for place in left:
                 found[place] = self.get(wanted[place])
         return found
+
+    def _count(self, operations: int, changes: int) -> None:
+        """Count operations, and how many of them are changes, in this handle and in the figures of
+        this client (slots.py)."""
+        self.operations += operations
+        self.endpoint.figures[self.row] += operations
+        self.endpoint.figures[self.row + CHANGED] += changes
 
     def _prefetched(self, key: bytes) -> int:
         """Prefetch what an operation on a key touches first; a number for its attempt."""
@@ -477,10 +546,16 @@ class Store:
         """`with store.view(key) as value`: the value in place, a read-only memoryview; None:
         the key is missing. It stays what it is until the end of the block, whatever others do to
         the key. Using it later raises ValueError; the block ends with BufferError if something else
-        still has its memory (views.py). StoreError: this kind has no views."""
+        still has its memory (views.py). Without a block, `store.view(key).memory()` is a memoryview
+        that keeps the value as long as anything has it. StoreError: this kind has no views."""
         if not self.lends:
             self._require_views()
         return ValueView(self, key if type(key) is bytes else as_bytes("key", key))
+
+    def view_many(self, keys: Any) -> list[memoryview | None]:
+        """The values of `keys` in place, in their order, each as of `view(key).memory()`; None for
+        each that is missing. Raises as `view`; not one atomic step."""
+        return [self.view(key).memory() for key in keys]
 
     def reserve(self, key: Any, size: int) -> Reservation:
         """`with store.reserve(key, size) as buffer`: memory for a value of `size` bytes, a writable
@@ -550,7 +625,8 @@ class Store:
         if not self.transactional:
             raise StoreError(
                 f"{self.pool.url}: {self.name!r} is {a_store(self.kind)}, which cannot compare a "
-                "value and replace it in one step; race, rtx-race, rtx-sherman, rcuckoo and loco do"
+                "value and replace it in one step; race, rtx-race, rtx-sherman, fusee, rcuckoo and "
+                "loco do"
             )
         name = as_bytes("key", key)
 
@@ -632,7 +708,7 @@ class Store:
         another error, each pair is put or not.
 
         The pairs of a list, a tuple or a dict are known beforehand, and take less time in some
-        stores (`_expect_keys`) than pairs that another iterable gives one by one.
+        stores (`_prefetch_keys`) than pairs that another iterable gives one by one.
         """
         if self.prefetches and type(pairs) is dict:
             pairs = list(pairs.items())
@@ -652,6 +728,18 @@ class Store:
             # one by one: the next pair may depend on the puts before it
             for key, value in pairs.items() if hasattr(pairs, "items") else pairs:
                 self.put(key, value)
+
+    def pipeline(self, window: int = WINDOW) -> Any:
+        """`with store.pipeline() as p`: operations, `window` of them at a time (pipeline.py). Their
+        results come when `window` operations wait, or when they are asked for."""
+        return late("limpet.stores.core.pipeline").Pipeline(self, window)
+
+    def run_batch(self, window: Any) -> None:
+        """In an operation: read the keys of a window of a pipeline, and change its next pairs, as
+        far as this kind has batches of changes."""
+        if window.reads():
+            window.unread = self.get_batch(window.keys, window.found)
+        window.leave()
 
     def delete_many(self, keys: Any) -> int:
         """Delete each of `keys` that is there; how many were. Not atomic as a whole. If one of them

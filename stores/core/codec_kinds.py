@@ -16,6 +16,7 @@ own from 3.14 on, else of the package zstandard.
 from __future__ import annotations
 
 import io
+import math
 import threading
 import zlib
 from collections.abc import Callable
@@ -31,6 +32,7 @@ PLAIN: Final = b"\0"
 COMPRESSED: Final = b"\1"
 LEAST: Final = 64
 """Bytes from which on a value is worth a try."""
+HEAD_MAX: Final = 1 << 17
 Pair = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
 
 
@@ -82,6 +84,24 @@ def encode_array(value: np.ndarray[Any, Any]) -> bytes:
 def decode_array(data: bytes) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     return array
+
+
+def view_array(data: memoryview) -> np.ndarray[Any, Any]:
+    """The array over the memory of its bytes."""
+    # The header of an array takes no more, but for a dtype of very many fields.
+    head = io.BytesIO(bytes(data[:HEAD_MAX]))
+    version = np.lib.format.read_magic(head)
+    if version > (2, 0):  # with names of fields in UTF-8, for which numpy has no public reader
+        return decode_array(bytes(data))
+    read = np.lib.format.read_array_header_1_0
+    if version == (2, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, in_columns, dtype = read(head)
+    count = math.prod(shape)
+    if not count or not dtype.itemsize:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(data, dtype, count, head.tell())
+    return array.reshape(shape, order="F" if in_columns else "C")
 
 
 def of_msgspec(argument: str) -> Pair:

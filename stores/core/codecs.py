@@ -36,6 +36,7 @@ from limpet.stores.core.codec_kinds import (
     encode_str,
     needed,
     of_msgspec,
+    view_array,
 )
 from limpet.stores.core.keys import FURTHER, PlainUnpickler, each_part, plain, written
 
@@ -64,6 +65,8 @@ class Codec(NamedTuple):
     decode_key: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    view: Callable[[memoryview], Any] | None = None
+    """A value over the memory of its bytes, without a copy; None: it has to be decoded."""
 
     @classmethod
     def named(cls, name: str) -> Codec:
@@ -87,10 +90,13 @@ class Codec(NamedTuple):
         if plus:
             encode, expand = compressing(name, compression, codec.encode)
             decode = codec.decode
-            codec = codec._replace(encode=encode, decode=lambda data: decode(expand(data)))
+            codec = codec._replace(
+                encode=encode, decode=lambda data: decode(expand(data)), view=None
+            )
         return codec._replace(
             decode_key=_guarded("key", name, codec.decode_key),
             decode=_guarded("value", name, codec.decode),
+            view=codec.view and _guarded("value", name, codec.view),
         )
 
     def register(self) -> Codec:
@@ -145,7 +151,7 @@ def name_of(codec: str | Codec | None) -> str | None:
     return name
 
 
-def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _guarded(what: str, codec: str, decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`decode`, with StoreCorrupt for bytes that the codec cannot have written."""
 
     expected: tuple[type[Exception], ...] = (ValueError, EOFError, IndexError, RecursionError)
@@ -153,7 +159,7 @@ def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[
     pickled = codec.partition("+")[0] == "pickle"
     expected += (pickle.UnpicklingError,) if pickled else (TypeError,)
 
-    def guarded(data: bytes) -> Any:
+    def guarded(data: bytes | memoryview) -> Any:
         try:
             return decode(data)
         except expected as error:
@@ -305,7 +311,7 @@ def _bytes(name: str) -> Codec:
     def encode(value: Any) -> bytes:
         return as_bytes("value", value)
 
-    return Codec(name, encode_key, bytes, encode, bytes)
+    return Codec(name, encode_key, bytes, encode, bytes, memoryview)
 
 
 def _with_json_keys(
@@ -322,5 +328,7 @@ _MAKERS: dict[str, Callable[[str], Codec]] = {
     "objects": _bytes,
     "str": lambda name: Codec(name, encode_str, bytes.decode, encode_str, bytes.decode),
     "int": lambda name: _with_json_keys(name, encode_int, decode_int),
-    "numpy": lambda name: _with_json_keys(name, encode_array, decode_array),
+    "numpy": lambda name: _with_json_keys(name, encode_array, decode_array)._replace(
+        view=view_array
+    ),
 }

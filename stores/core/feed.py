@@ -23,8 +23,8 @@ Invariants
 
 A kill leaves behind
     before step 2    nothing: the entry is behind `begun`
-    steps 2 to 4     begun is beyond end, and the owner is dead: nobody knows whether the change was
-                     made. Readers recover the dead client, so that it is decided, and take the
+    steps 2 to 4     begun is beyond end, and the owner is dead: no client knows whether the change
+                     was made. Readers recover the dead client, so that it is decided, and take the
                      entries for UNSURE. The next client of the slot marks them so, and sets `end`
     after step 4     readers that sleep look after a while
 
@@ -139,7 +139,7 @@ class Feed:
         if not self.lost:
             try:
                 # ORDER: after the entries, and before the change.
-                # CRASH(announced): nobody knows whether the change follows; readers are told.
+                # CRASH(announced): no client knows whether the change follows; readers are told.
                 self.endpoint.store(self.place + BEGUN, self.tail)
                 self.begun = self.tail
             except NodeFailed:
@@ -161,7 +161,7 @@ class Feed:
         self.close(outcome)
 
     def close(self, outcome: int) -> None:
-        """Step 4, after this outcome of the attempt, or OPEN. Not if the client has resigned."""
+        """Step 4, after this outcome of the attempt, or OPEN; nothing for a resigned client."""
         if not self.lost and self.ident == self.client.ident:
             try:
                 if outcome in (AGAIN, NO_MEMORY, EXISTS, MISSING, FULL, LOGGED_WRITE):

@@ -35,8 +35,8 @@ UNSURE: Final = 3
 SLEEPERS: Final = 1
 """The bit of the first word that says that a reader may sleep (waiting.py)."""
 OPEN: Final = -1
-"""As the outcome of an attempt: it has ended by an error, and nobody knows whether it changed
-something."""
+"""As the outcome of an attempt: it has ended by an error, and its client does not know whether it
+changed something."""
 RING_MIN: Final = 512
 RING_MAX: Final = 16 << 10
 SHARE: Final = 32

@@ -13,7 +13,7 @@ a change of the index that is to be applied first, an object, an error), the get
 pin. A handle that has met an object last begins with a pin: the value that it gets next is probably
 long, too.
 
-So a stopped reader keeps no memory from anybody, unless it has a pin: its handle has met an object
+So a stopped reader keeps no memory from others, unless it has a pin: its handle has met an object
 last, or it is in a `get_many`. Words that are read of memory which has become something else may be
 anything; they are only compared, and copied as far as an entry goes. Pools whose memory is not
 hardware-coherent have pins (race/glance.py), and none of these kinds is for durable pools.

@@ -80,7 +80,7 @@ LEAST: Final = 4
 
 
 class Stamps:
-    """The stamps of one client."""
+    """The stamps that one client gives to its objects."""
 
     def __init__(self, client: Any) -> None:
         self.tickets = Tickets(client)

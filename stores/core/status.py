@@ -31,6 +31,9 @@ UNPROVEN: Final = object()
 
 BATCH: Final = 32
 """Keys whose reads `get_many` overlaps, in two round trips."""
+WINDOW: Final = 16
+"""Operations of a pipeline that are done at once, if a program does not say how many."""
+WINDOW_MAX: Final = 4096
 LEFT: Final = 0
 READY: Final = 1
 MADE: Final = 2

@@ -2,7 +2,9 @@ cimport cython
 
 from limpet.shm.clients.holds cimport Holds
 from limpet.shm.endpoint.layout cimport *
-from limpet.shm.endpoint.verbs cimport u64
+from limpet.shm.endpoint.slots cimport RECORDS_COUNT
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.words cimport REFERENCE_MASK
 from limpet.stores.core.base cimport Store
 
 cdef class Loan:
@@ -30,6 +32,10 @@ cdef class Block:
     cdef object _begin(self, Loan loan)
 
 cdef class ValueView(Block):
+    @cython.locals(loan=Loan)
+    cpdef object memory(self)
+    @cython.locals(store=Store, endpoint=Endpoint, address=u64, size=u64, reference=u64)
+    cdef object _keep(self, Loan loan)
     @cython.locals(address=u64, size=u64)
     cdef object _begin(self, Loan loan)
 

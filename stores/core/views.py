@@ -2,7 +2,11 @@
 
 In its block, a program has the value's memory itself, as a `memoryview`. The client is in no
 operation meanwhile: it keeps the one object by a record of its slot (shm/clients/holds.py), so that
-the block may take as long as it likes, and its thread and others may use the handle.
+the block may take as long as it likes, and its thread and others may use the handle. When half of
+the records are taken, a keeper (keeper.py) has the objects of further views.
+
+`ValueView.memory` gives a memoryview without a block, which keeps its object as long as anything
+has it. A keeper has the record of that, and the client only until the keeper has it.
 
 A view's object is not used again before the end of the block, whether its key is given another
 value, deleted, or dropped with its store. The object of a reservation is linked at the end of the
@@ -29,8 +33,12 @@ import os
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from limpet.shm.endpoint.fabric import checksum_buffer
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.endpoint.slots import RECORDS_COUNT
+from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import CoherenceError, NodeFailed, StoreError
 
 
@@ -50,6 +58,17 @@ class PrivateMemory:
         except BufferError:
             return False
         return True
+
+
+class KeptMemory:
+    """Memory that a keeper has, or a copy, for one block, as `Endpoint.lend` gives memory."""
+
+    def __init__(self, value: memoryview) -> None:
+        self._there = ref(value.obj)
+
+    def end(self) -> bool:
+        """Whether nothing has it any longer."""
+        return self._there() is None
 
 
 class Loan:
@@ -152,9 +171,58 @@ class Block:
 
 
 class ValueView(Block):
-    """`with store.view(key) as value`."""
+    """`with store.view(key) as value`, or `store.view(key).memory()`."""
+
+    def memory(self) -> memoryview | None:
+        """The value in place, a read-only memoryview; None: the key is missing.
+
+        It keeps the value, whatever others do to the key, until it and all that is made of it
+        (slices, arrays, buffers) are gone: also after the pool was closed, and in a forked child.
+        If this handle has as many values in place as it may have (keeper.py), it is a copy.
+        NodeFailed: the value was on a lost node. If its node is lost later, what is not a copy
+        becomes memory of this process alone.
+        """
+        self._require_new()
+        if _loans:
+            settle_late(self.store.client)
+        loan = self.loan = Loan(self)
+        _loans.add(loan)
+        try:
+            return self._keep(loan)
+        finally:
+            loan.end()
+
+    def _keep(self, loan: Loan) -> memoryview | None:
+        """As `memory`. The loan may have a record, which is needed no longer."""
+        store, endpoint = self.store, self.store.endpoint
+        found = store.hold(self.key, loan)
+        if found is None:
+            return None
+        address, size = found
+        loan.node = address >> NODE_SHIFT
+        store.client.enter()
+        try:
+            reference = endpoint.load(store.client.holds.record_of(loan)) & REFERENCE_MASK
+        finally:
+            store.client.leave()
+        # ORDER: while the loan has the object, which may not be linked any more.
+        kept = store.pool.keepers.memory(store.pool, reference, address, size)
+        if kept is None:
+            loan.node = CONTROL_NODE
+            copied: Any = np.array(endpoint.lend(address, size, False).memory())
+            kept = memoryview(copied).toreadonly()
+        return kept
 
     def _begin(self, loan: Loan) -> memoryview | None:
+        if self.store.client.holds.count >= RECORDS_COUNT // 2:
+            # Records are left for what is on its way to a keeper.
+            try:
+                loan.value = self._keep(loan)
+            finally:
+                self.store.let_go_of(loan)
+            if loan.value is not None:
+                loan.lent = KeptMemory(loan.value)
+            return loan.value
         found = self.store.hold(self.key, loan)
         if found is None:
             return None

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.core.base cimport Window
 from limpet.stores.core.status cimport *
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.links cimport *
@@ -61,4 +62,4 @@ cdef class ReplicatedPuts(BatchPuts):
 
     cpdef int write_all(self, Batch batch) except -1
     @cython.locals(row=int, at='long long', where=int, place=Place)
-    cpdef int change_all(self, Batch batch) except -1
+    cpdef int change_all(self, Batch batch, Window window) except -1

@@ -39,6 +39,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.core.base import Window
 from limpet.stores.core.status import BATCH, CONTESTED, DONE, LEFT, MADE, READY
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.index import ReplicatedIndex
@@ -266,7 +267,7 @@ class BatchedSlots(ReplicatedSlots):
                 batch.states[row] = LEFT
             else:
                 client.release(at + 1)
-                batch.states[row] = MADE
+                batch.states[row] = LEFT if self.tables.swapped and not won else MADE
         elif slot.resolve(
             new & OBJECT_MASK, slot.link_address, self._has_first(search, batch, row)
         ):
@@ -314,8 +315,8 @@ class ReplicatedPuts(BatchPuts):
     def write_all(self, batch: Batch) -> None:
         self.rounds.write_all(batch)
 
-    def change_all(self, batch: Batch) -> None:
-        BatchPuts.change_all(self, batch)
+    def change_all(self, batch: Batch, window: Window | None) -> None:
+        BatchPuts.change_all(self, batch, window)
         for row in range(batch.count):
             if batch.states[row] == MADE:
                 place = self.search.places[row]

@@ -1,9 +1,10 @@
 """The adaptive index cache (FUSEE section 4.6): the place of a key's slot, and its last word.
 
 An answer is a guess: the operation that uses it reads the slot, and counts whether it still had the
-word in the cache. The cache is not asked for a key whose share of invalid answers is too large.
-Operations that find its slot without the cache, gets, updates and deletes, go on counting whether
-the answer would have been right, and old counts fade, so the key may be trusted again (trap F13).
+word in the cache. An answer is not trusted if the key's share of invalid ones is too large: then
+the slot is read first, its 8 bytes in place of two buckets, and the object of its word. (The paper
+reads the buckets.) Each operation counts whether the answer was right, and old counts fade, so the
+key may be trusted again (trap F13).
 
 The paper marks objects as invalid when they are replaced; a crash between the two leaves stale
 reads for ever (trap F6). Here the slot is compared, in the same round trip.

@@ -14,7 +14,7 @@ cdef class ReplicatedGlance(Glance):
     cdef readonly ReplicatedTables tables
     cdef readonly IndexCache cache
 
-    @cython.locals(cache=IndexCache, at='long long', guess=u64, slot=u64, ticket=u64, word=u64)
+    @cython.locals(cache=IndexCache, at='long long', guess=u64, slot=u64, ticket=u64, word=u64, trusted=bint)
     cdef object _guess(self, Place place, bytes key, u64 drops)
     cdef object value(self, Place place, bytes key, u64 drops)
     @cython.locals(cache=IndexCache, at='long long')

@@ -45,10 +45,10 @@ linked. (The stamp is in the word `birth` of the log entry, log.py, which stands
 
 A frozen word in the primary's slot has a pair as long as the primary's entry has the subtable.
 
-The cache (cache.py) says in which slot a key is, and names its object: its stamp is read, then the
-slot. If the slot has that word, the rest is step 2. If it has another one with the key's
-fingerprint, that one's object is read, and if this has another key, both buckets. Round trips are
-those of `Fusee._search`.
+The cache (cache.py) says in which slot a key is, and names its object: if it is trusted, its stamp
+is read, then the slot. If the slot has that word, the rest is step 2. If it has another one with
+the key's fingerprint, that one's object is read, and if this has another key, both buckets. Round
+trips are those of `Fusee._search`.
 """
 
 from __future__ import annotations
@@ -87,21 +87,22 @@ class ReplicatedGlance(Glance):
         """As `value_in`, of the slot that the cache knows; None: it knows none, or a wrong one."""
         cache = self.cache
         at = cache.find(place.hash)
-        if at < 0 or not cache.trusts(at):
-            return None
-        guess = cache.word(at)
+        guess = cache.word(at) if at >= 0 else 0
         if not is_valid(guess):
-            return None  # the slot was vacant when this handle last looked
-        self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
+            return None  # it knows no slot, or one that was vacant when this handle last looked
         slot = self.index.address(place, cache.index(at))
+        trusted = cache.trusts(at)
+        if trusted:
+            self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
         ticket = self.endpoint.post_load(slot)
-        found = self.value_in(place, slot, guess, key, drops)
-        if found is not UNPROVEN:
-            cache.judge(at, guess)
-            return found
+        if trusted:
+            found = self.value_in(place, slot, guess, key, drops)
+            if found is not UNPROVEN:
+                cache.judge(at, guess)
+                return found
         self.endpoint.wait()
         word = self.endpoint.result(ticket)
-        if word == guess:
+        if trusted and word == guess:
             return UNPROVEN
         cache.judge(at, word)
         if not is_valid(word) or word >> 56 != place.hash & 0xFF:

@@ -26,7 +26,7 @@ from limpet.stores.core.object_layout import HEADER
 
 OLD: Final = 2
 BUFFER: Final = 4
-"""No slot: an object that belongs to another object (stores/swarm/unmapping.py)."""
+"""No slot: an object that belongs to another object (stores/swarm/key_register.py)."""
 BUFFER_ENTRIES: Final = 1 << 8
 """A store that makes BUFFERs has an entry of the catalogue with a number below this."""
 ENTRY: Final = 1 << 63
@@ -85,6 +85,7 @@ IDLE: Final = 0
 UPDATING: Final = 1
 DELETING: Final = 2
 INSERTING: Final = 3
+SWAPPING: Final = 4
 
 FAILED: Final = -1
 

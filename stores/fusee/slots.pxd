@@ -28,8 +28,12 @@ cdef class ReplicatedSlots(Slots):
     cdef public ReplicatedSlot other
     cdef readonly Round round
 
-    @cython.locals(word=u64, link_address=u64, old=int)
+    @cython.locals(ticket=u64)
+    cpdef bint is_blind(self) except -1
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    cpdef int swap(self, Place place, u64 slot, u64 desired) except -1
+    @cython.locals(word=u64, link_address=u64, old=int)
+    cdef int _take_part(self, Place place, u64 slot, u64 desired, int doing) except -1
     @cython.locals(word=u64, ticket=u64, link_address=u64, old=int, won=bint)
     cpdef int remove(self, Place place, u64 slot) except -1
     cdef int _mark_alone(self, u64 word) except -1

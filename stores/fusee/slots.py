@@ -1,7 +1,9 @@
 """Changing the slots of a replicated index by rounds of SNAPSHOT (snapshot.py): a writer of slots.
 
-An update and a delete are one WRITE of the slot. To fill a vacant slot is a round whose winner must
-make sure that no other slot gets the same key (the paper does not; trap F10):
+An update and a delete are one WRITE of the slot; so is a swap, which depends on the value of the
+slot's object, so it begins again if it loses, and so does an update that may have lost to one. To
+fill a vacant slot is a round whose winner must make sure that no other slot gets the same key (the
+paper does not; trap F10):
 
     (2) together with the CAS of the backups, read both of the key's buckets on the first backup. Of
         two inserts of one key, at least one finds the other there
@@ -46,6 +48,7 @@ from limpet.stores.fusee.links import (
     INSERTING,
     OLD,
     PLACE_BITS,
+    SWAPPING,
     UPDATING,
 )
 from limpet.stores.fusee.log import LoggedObjects
@@ -62,7 +65,8 @@ PATIENCE: Final = 8
 class Round:
     """The change that an operation was making when it lost a node: a slot from `old` to `new`.
 
-    `link_address`: the slot's name. `doing`: of IDLE, UPDATING, DELETING, INSERTING.
+    `link_address`: the slot's name. `doing`: of IDLE, UPDATING, SWAPPING, DELETING,
+    INSERTING.
     """
 
     def __init__(self) -> None:
@@ -97,7 +101,21 @@ class ReplicatedSlots(Slots):
 
     # ---- updates and deletes ------------------------------------------------------------------
 
+    def is_blind(self) -> bool:
+        ticket = self.tables.post_swaps()
+        self.endpoint.wait()
+        self.tables.saw_swaps(ticket)
+        return not self.tables.swapped
+
     def replace(self, place: Place, slot: int, desired: int) -> int:
+        return self._take_part(place, slot, desired, UPDATING)
+
+    def swap(self, place: Place, slot: int, desired: int) -> int:
+        """As `replace`, if the slot still has `place.word` when it is changed, else AGAIN. Swaps
+        are announced."""
+        return self._take_part(place, slot, desired, SWAPPING)
+
+    def _take_part(self, place: Place, slot: int, desired: int, doing: int) -> int:
         word = place.word
         if word & FROZEN:
             return FULL
@@ -106,18 +124,19 @@ class ReplicatedSlots(Slots):
             return Slots.replace(self, place, slot, desired)
         self.slot.select(slot, place.head)
         link_address = self.slot.link_address
-        self.round.begin(UPDATING, link_address, word, desired)
+        self.round.begin(doing, link_address, word, desired)
         self.client.retarget(0, link_address)
         old = self.client.log(word & OBJECT_MASK, link_address | OLD)
         if self.slot.write(word, desired):
             self.client.drop(0)
-        else:
-            self.client.release(0)
-            if self.slot.is_frozen_at(word):
-                self.client.drop(old)
-                return AGAIN
+            self.client.release(old)
+            return DONE
+        self.client.release(0)
+        if self.slot.is_frozen_at(word):
+            self.client.drop(old)
+            return AGAIN
         self.client.release(old)
-        return DONE
+        return AGAIN if self.tables.swapped else DONE
 
     def remove(self, place: Place, slot: int) -> int:
         word = place.word
@@ -237,6 +256,8 @@ class ReplicatedSlots(Slots):
         fingerprint = place.hash & 0xFF
         for index in range(32):
             word = backup[second + index]
+            if word == primary[first + index] and (not word or word >> 56 != fingerprint):
+                continue  # most: empty, or another key's
             if not index & 7 or index == own:
                 continue
             slot = self.index.address(place, index)
@@ -338,6 +359,6 @@ class ReplicatedSlots(Slots):
             return AGAIN
         if word in (done.old, done.old | FROZEN):
             return AGAIN
-        if done.doing == DELETING and word != done.new:
+        if word != done.new and (done.doing != UPDATING or not self.is_blind()):
             return DONE if self.logged.death(done.old & OBJECT_MASK) == done.new else AGAIN
         return DONE

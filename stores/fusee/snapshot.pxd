@@ -45,7 +45,7 @@ cdef class ReplicatedSlot:
     @cython.locals(k=u64)
     cpdef int change_backups(self, u64 winner) except -1
     cpdef int _mark_end(self, u64 old, u64 winner) except -1
-    @cython.locals(won=bint)
+    @cython.locals(ticket=u64, won=bint)
     cpdef bint _has_won(self, u64 old, u64 new) except -1
     @cython.locals(k=u64)
     cpdef int evaluate_rules(self, bint ours, u64 old, u64 new) except -1
@@ -55,7 +55,7 @@ cdef class ReplicatedSlot:
     cdef u64 _majority(self) noexcept
     @cython.locals(least=u64, k=u64)
     cdef u64 _least(self) noexcept
-    @cython.locals(attempt=u64)
+    @cython.locals(attempt=u64, ticket=u64, word=u64)
     cpdef int _await(self, u64 old) except -1
     @cython.locals(winner=u64)
     cpdef int help(self, u64 old) except -1

@@ -14,8 +14,11 @@ and looked at. In phase (1) the caller has read the primary and written the obje
     (4) CAS the primary. This decides
     a client that loses (LOSE) waits until the primary changes
 
-An update that loses has taken effect just before the winner, and returns. A delete that loses
-begins again: it might have lost to an update, which found the key.
+An update that loses has taken effect just before the winner, and returns; but if clients swap, the
+winner may have been made because of the old value, and the update begins again. So a client that
+loses looks, in the phase after it has seen the proposals, or later, whether clients swap: those
+that do have said so before they propose anything (tables.py). A delete that loses begins again: it
+might have lost to an update, which found the key.
 
 Completing a round. All proposals of an update or a delete are legal, so a client that has waited
 for PATIENCE completes the round on the winner's behalf, `help`: gives backups that still have
@@ -205,7 +208,9 @@ class ReplicatedSlot:
 
     def _has_won(self, old: int, new: int) -> bool:
         """Whether we have won a round that others have completed, by the old object's log entry."""
+        ticket = self.tables.post_swaps()
         won: bool = self.logged.death(old & OBJECT_MASK) == new
+        self.tables.saw_swaps(ticket)
         return won
 
     # ---- algorithm 2 ------------------------------------------------------------------------
@@ -255,12 +260,16 @@ class ReplicatedSlot:
     def _await(self, old: int) -> None:
         """Wait until the round of `old` has ended."""
         attempt = 0
-        while self.read() == old:
+        ticket = self.tables.post_swaps()
+        word = self.read()
+        self.tables.saw_swaps(ticket)
+        while word == old:
             attempt += 1
             if attempt > PATIENCE:
                 self.help(old)
             else:
                 self.endpoint.pause(attempt)
+            word = self.read()
 
     def help(self, old: int) -> None:
         """Complete the round of an object, if there is one; the object is in the client journal."""

@@ -28,7 +28,9 @@ cdef class Fusee(HashStore):
     @cython.locals(slot=u64)
     cdef _search(self, Place place, bytes key)
     cpdef bint search_batch(self, Place place, list keys, list found) except -1
-    @cython.locals(at='long long', slot=u64, guess=u64, ticket=u64, word=u64)
+    @cython.locals(
+        at='long long', slot=u64, guess=u64, ticket=u64, word=u64, trusted=bint
+    )
     cdef u64 _guess(self, Place place, bytes key) except? 0
     @cython.locals(at='long long')
     cdef int _learn(self, Place place, u64 slot) except -1
@@ -44,5 +46,10 @@ cdef class Fusee(HashStore):
     ) except -1
     @cython.locals(slot=u64, old=u64, k=u64, replica=u64)
     cdef int _prefetch(self, Place place, long long at) except -1
+    @cython.locals(place=Place, slot=u64, reference=u64, desired=u64, outcome=int)
+    cpdef int _swap_once(
+        self, bytes key, bytes expected, bytes value, u64 size, int mode
+    ) except -1
+    cdef u64 _find(self, Place place, bytes key) except? 0
     @cython.locals(slot=u64)
     cdef int delete_once(self, Place place, bytes key) except -1

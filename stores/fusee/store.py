@@ -1,11 +1,12 @@
 """The `fusee` store: its operations, with the index cache (FUSEE sections 4.5 and 4.6).
 
 Phases, one round trip each:
-    search, the cache knows the key      read the slot and the object                             1
+    search, the cache is trusted         read the slot and the object                             1
+    search, it knows the slot            read the slot; read the object                           2
     search                               read both buckets; read the object                       2
-    update, the cache knows the key      write the new object, read the slot and the old one;
+    update, the cache is trusted         write the new object, read the slot and the old one;
                                          CAS backups; log; CAS primary                            4
-    update, delete                       also read both buckets first                             5
+    update, delete                       also read the slot, or both buckets, first               5
     insert                               write the object, read both buckets; CAS backups, read
                                          the buckets there; log; CAS primary                      4
 
@@ -14,6 +15,9 @@ A get has no pin if memory is hardware-coherent (glance.py).
 With a pin, the slot is read before the object, also when the cache knows both: an object that is
 linked in the slot is not used again while we are pinned, so the new user of an old object's memory
 is not taken for the old object (trap F7). The key is compared in any case.
+
+    swap                                 write the new object, find the pair; CAS backups; log;
+                                         CAS primary                                          4 or 5
 
 Losing operations begin again with a new object that no client has seen (trap F2).
 """
@@ -64,6 +68,7 @@ class Fusee(HashStore):
     Parameters = FuseeParameters
     replicated = True
     resolves = True
+    swaps = True
     views = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
@@ -148,26 +153,27 @@ class Fusee(HashStore):
         """The slot, if the cache knows the key and is right; `place.word` and `objects` are its
         pair."""
         at = self.cache.find(place.hash)
-        if at < 0 or not self.cache.trusts(at):
-            return 0
-        guess = self.cache.word(at)
+        guess = self.cache.word(at) if at >= 0 else 0
         # the slot was vacant when we last looked; or this handle does not know the subtable
         if not is_valid(guess) or not place.base:
             return 0
-        # The pair is on its way while the slot is read.
-        self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
         slot = self.index.address(place, self.cache.index(at))
+        trusted = self.cache.trusts(at)
+        if trusted:
+            # The pair is on its way while the slot is read.
+            self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
         ticket = self.endpoint.post_load(slot)
-        # ORDER: the object after the slot. On another node, that takes a round trip of its own.
-        if (slot ^ guess) >> NODE_SHIFT & 0xFF:
-            self.endpoint.wait()
-        self.objects.post_keyed(guess & OBJECT_MASK, key)
+        if trusted:
+            # ORDER: the object after the slot. On another node, that takes a round trip of its own.
+            if (slot ^ guess) >> NODE_SHIFT & 0xFF:
+                self.endpoint.wait()
+            self.objects.post_keyed(guess & OBJECT_MASK, key)
         self.endpoint.wait()
         word = self.endpoint.result(ticket)
         if not self.index.confirm(place):
             return 0
         self.cache.judge(at, word)
-        if word != guess:
+        if word != guess or not trusted:
             if not is_valid(word) or word >> 56 != place.hash & 0xFF:
                 return 0
             self.objects.post_keyed(word & OBJECT_MASK, key)
@@ -192,6 +198,8 @@ class Fusee(HashStore):
             size = self.resume(way)
         self.writer.round.doing = IDLE
         try:
+            if way is not None and way.expected is not None:
+                return self._swap_once(key, way.expected, value, size, mode)
             if mode == DELETE:
                 return self.delete_once(place, key)
             return self._attempt(place, key, value, size, mode, attempt, way)
@@ -206,11 +214,11 @@ class Fusee(HashStore):
     ) -> int:
         self.index.post_choose(place, key)
         at = self.cache.find(place.hash)
-        known = mode != INSERT and at >= 0 and self.cache.trusts(at)
+        known = mode != INSERT and at >= 0
         # Without backups no client reads the mark before it must be there; an update always has it.
         updates = known or mode == UPDATE or not place.backups
         self.logged.birth = UPDATED if updates else 0
-        if known:
+        if known and self.cache.trusts(at):
             self._prefetch(place, at)
         reference = self.make_object(place, key, value, size, way)
         if not reference:
@@ -223,9 +231,6 @@ class Fusee(HashStore):
                 self.logged.mark(reference, BIRTH, UPDATED)
                 updates = True
             slot = self.index.match(place, key, 0, True)
-            if slot and at >= 0 and not known:
-                # a client that only writes comes to trust a key again, too (trap F13)
-                self.cache.judge(at, place.word)
         if slot:
             if mode == INSERT:
                 return EXISTS
@@ -241,6 +246,32 @@ class Fusee(HashStore):
         if outcome == DONE and place.backups:
             slot = self.tables.primary(self.writer.round.link_address & PLACE_BITS)
         if outcome == DONE and slot:
+            self.cache.remember(place.hash, self.index.index_of(place, slot), desired)
+        return outcome
+
+    def _swap_once(self, key: bytes, expected: bytes, value: bytes, size: int, mode: int) -> int:
+        place = self.place
+        if not self.tables.announced:
+            self.tables.announce_swaps()
+        self.index.post_choose(place, key)
+        desired = 0
+        if mode != DELETE:
+            self.logged.birth = UPDATED
+            reference = self.make_object(place, key, value, size, None)
+            if not reference:
+                return NO_MEMORY
+            desired = (place.hash & 0xFF) << 56 | reference
+        slot = self._find(place, key)
+        if not slot:
+            return MISSING
+        # ORDER: the value is read after the slot's word, so a round of that word, while the client
+        # is pinned, shows that the slot had this object all the while.
+        if self.objects.value() != expected:
+            return EXISTS
+        if mode == DELETE:
+            return self.writer.remove(place, slot)
+        outcome = self.writer.swap(place, slot, desired)
+        if outcome == DONE:
             self.cache.remember(place.hash, self.index.index_of(place, slot), desired)
         return outcome
 
@@ -273,12 +304,18 @@ class Fusee(HashStore):
 
     def delete_once(self, place: Place, key: bytes) -> int:
         self.index.post_choose(place, key)
+        slot = self._find(place, key)
+        return self.writer.remove(place, slot) if slot else MISSING
+
+    def _find(self, place: Place, key: bytes) -> int:
+        """The slot that has the key, by the cache or in its buckets; 0: none. The key's pair is in
+        `objects`."""
         slot = self._guess(place, key)
         if not slot:
             slot = self.index.find(place, key)
             if slot:
                 self._learn(place, slot)
-        return self.writer.remove(place, slot) if slot else MISSING
+        return slot
 
     # ---- the whole table --------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ cdef class ReplicatedTables:
     cdef u64 viewed
     cdef bint looked
     cdef bint glanced
+    cdef readonly bint swapped
+    cdef readonly bint announced
+    cdef u64 directory_size
 
     cdef int select(self, Place place) noexcept
     cdef u64 backups_of(self, u64 head) noexcept
@@ -47,6 +50,14 @@ cdef class ReplicatedTables:
     cpdef int glance(self) except -1
     cpdef bint find_replicas(self) except -1
     cpdef bint outlive(self, int node) except -1
+    @cython.locals(subtable=u64, k=u64)
+    cpdef int announce_swaps(self) except -1
+    cpdef u64 post_swaps(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(lost=bint)
+    cpdef int saw_swaps(self, u64 ticket) except -1
+    @cython.locals(subtable=u64)
+    cdef u64 _asked(self) noexcept
+    cdef u64 _swaps_at(self, u64 directory) noexcept
     @cython.locals(row=u64)
     cpdef u64 backup(self, u64 slot, u64 head, u64 k) noexcept
     cpdef u64 replica(self, u64 address, u64 k) noexcept

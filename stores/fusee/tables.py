@@ -22,6 +22,11 @@ replica decides, by CAS, which pointer follows 0, and when SPLIT follows the poi
 client raises the others to its word, the primary last: `advance`. So all replicas have at least the
 primary's word; and when nodes are lost, the greatest word of the replicas that are left is valid. A
 client that links or unlinks a subtable names the entry in its journal.
+
+Swaps. The word `lock` of entry 0 of each directory, which no key has, is 0 until a client is about
+to make the first swap of the store, a change that depends on the value that it replaces; then it is
+1 for good, on all replicas (`announce_swaps`). An update that has lost a round looks at it after
+the round has ended: only while it is 0 has it happened just before the winner (slots.py).
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ from limpet.shm.endpoint.states import (
     IN_SERVICE,
     RESTORING,
     former,
+    generation_of,
     settled,
     state_of,
 )
@@ -56,7 +62,7 @@ from limpet.stores.fusee.links import (
     is_slot,
 )
 from limpet.stores.race.index import Place, is_vacant
-from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
+from limpet.stores.race.layout import DIRECTORY_ENTRY, FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
 from limpet.stores.race.store import require_room
 
 NODES: Final = 256
@@ -143,6 +149,7 @@ class ReplicatedTables:
         self.number_of_store = number
         self.subtables = parameters.subtables
         self.replicas = parameters.replicas
+        self.directory_size = parameters.directory_size
         self.tickets = Tickets(self.client)
         nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
         self.primaries = array("Q", nodes)
@@ -158,12 +165,15 @@ class ReplicatedTables:
         self.looked = False
         self.glanced = False
         """Whether operations may go by the view `viewed`; whether those may that only read."""
+        self.swapped = self.announced = False
+        """Whether clients are known to swap; whether this one has told all."""
         self.find_replicas()
 
     def forget(self) -> None:
         """Look at everything anew before the next operation."""
         self.tickets.forget()
         self.looked = self.glanced = False
+        self.swapped = self.announced = False
 
     # ---- the view ---------------------------------------------------------------------------
 
@@ -286,6 +296,8 @@ class ReplicatedTables:
         """`node` has new memory: forget the addresses on it; operations find them again."""
         for subtable in range(self.subtables):
             self.primaries[subtable] = former(self.primaries[subtable], node)
+        for at in range(len(self.bases)):
+            self.bases[at] = former(self.bases[at], node)
         self.looked = self.glanced = False
 
     def nodes_of(self, subtable: int) -> list[int]:
@@ -306,6 +318,8 @@ class ReplicatedTables:
             return 0
         if found is not None:
             return int(found.address)
+        if self.replicas == 1 and generation_of(word):
+            return 0  # it went with the memory that the node had before
         # ORDER: the region before the entry: in these states the store has all of its regions on
         # the nodes that were in service before and after that.
         if (
@@ -321,6 +335,9 @@ class ReplicatedTables:
 
         False when it has not: more is lost than we survive.
         """
+        # What was posted is done, or given up with the node; the look finds what else is lost.
+        with contextlib.suppress(NodeFailed):
+            self.endpoint.wait()
         if not self.looked:
             self.renew()
             return True
@@ -333,6 +350,48 @@ class ReplicatedTables:
         """As `outlive`, between operations: `within` makes one of it."""
         return bool(within(lambda: self.outlive(node)))
 
+    # ---- swaps ------------------------------------------------------------------------------
+
+    def announce_swaps(self) -> None:
+        """In an operation, before the first swap of this handle: tell all clients. A phase.
+
+        It holds from then on: a directory that is made again is a copy.
+        """
+        # ORDER: the replicas that count now, and not those that this handle knew.
+        self.agree()
+        for subtable in range(self.subtables):
+            for k in range(self.counts[subtable]):
+                # CRASH(announced): clients that see it wait for rounds which they might pass over.
+                self.endpoint.post_set(self._swaps_at(self.bases[REPLICAS_ROW * subtable + k]), 1)
+        # ORDER: the words before any proposal of a swap.
+        self.endpoint.wait()
+        self.swapped = self.announced = True
+
+    def post_swaps(self) -> int:
+        """Post a look whether clients swap, unless that is known; a ticket for `saw_swaps`."""
+        if self.swapped:
+            return 0
+        return self.endpoint.post_load(self._swaps_at(self._asked()))
+
+    def saw_swaps(self, ticket: int) -> None:
+        """The phase of `post_swaps` has ended. Without a result, as the node is lost: that clients
+        swap is never wrong."""
+        if not self.swapped:
+            lost = self.endpoint.lost(self._asked() >> NODE_SHIFT & 0xFF)
+            self.swapped = lost or self.endpoint.result(ticket) != 0
+
+    def _asked(self) -> int:
+        """The directory whose word clients look at: the first that has a replica."""
+        for subtable in range(self.subtables):
+            if self.counts[subtable]:
+                return self.primaries[subtable]
+        return self.primaries[0]
+
+    def _swaps_at(self, directory: int) -> int:
+        return directory + self.directory_size - DIRECTORY_ENTRY
+
+    # ---- names of slots ---------------------------------------------------------------------
+
     def backup(self, slot: int, head: int, k: int) -> int:
         """Address of a slot's replica on backup `k`, from 1 on; `head`: node of replica 0."""
         row = REPLICAS_ROW * head
@@ -341,8 +400,6 @@ class ReplicatedTables:
     def replica(self, address: int, k: int) -> int:
         """Where on the replica `k` that counts that is which has this address in the head."""
         return address + self.steps[REPLICAS_ROW * (address >> NODE_SHIFT & 0xFF) + k] & MASK
-
-    # ---- names of slots ---------------------------------------------------------------------
 
     def link_address(self, slot: int, head: int) -> int:
         """A slot's name in the client journal, in a subtable with its replica 0 on node `head`."""

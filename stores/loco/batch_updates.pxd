@@ -4,6 +4,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.core.base cimport Window
 from limpet.stores.core.status cimport *
 from limpet.stores.loco.data_array cimport DataArray, EntryJournal
 from limpet.stores.loco.layout cimport *
@@ -19,7 +20,6 @@ cdef class BatchUpdates:
     cdef readonly Endpoint endpoint
     cdef readonly Lookup lookup
     cdef readonly Locking locking
-    cdef readonly object parameters
     cdef readonly Py_ssize_t key_size
     cdef readonly Py_ssize_t value_size
     cdef readonly EntryJournal journal
@@ -36,7 +36,9 @@ cdef class BatchUpdates:
     cdef readonly int count
 
     @cython.locals(batch=Batch, ready=int)
-    cpdef Py_ssize_t put(self, pairs, Py_ssize_t start, list left) except -1
+    cpdef Py_ssize_t put(
+        self, pairs, Py_ssize_t start, list left, Window window
+    ) except -1
     @cython.locals(
         lookup=Lookup, row=int, key=bytes, value=bytes, hashed=u64, table=u64,
         fits=bint, index=LocalIndex, ready=int,
@@ -65,4 +67,4 @@ cdef class BatchUpdates:
     @cython.locals(endpoint=Endpoint, mine=u64, lost=u64, posted=bint, row=int, lock=TicketLock, node=u64)
     cpdef int _unlock_all(self) except -1
     @cython.locals(lock=TicketLock)
-    cdef int _drop(self, int row) except -1
+    cdef int _dropped(self, int row) except -1

@@ -29,14 +29,14 @@ over one by one, and the next holder of each completes what its journal says.
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import LimpetError, NodeFailed
-from limpet.stores.core.status import BATCH, LEFT, MADE, READY
-from limpet.stores.loco.data_array import DataArray, EntryJournal
+from limpet.stores.core.base import Window
+from limpet.stores.core.status import BATCH, INSERT, LEFT, MADE, READY
+from limpet.stores.loco.data_array import EntryJournal
 from limpet.stores.loco.layout import INTENT, UPDATING
 from limpet.stores.loco.local_index import LocalIndex
 from limpet.stores.loco.locking import Locking
@@ -58,13 +58,10 @@ class BatchUpdates:
         self.endpoint = lookup.endpoint
         self.lookup = lookup
         self.locking = locking
-        self.parameters = parameters
         self.key_size = parameters.key_size
         self.value_size = parameters.value_size
         self.journal = EntryJournal(lookup.endpoint)
-        self.entries: list[DataArray] = []
-        """Of each row: the data array of its table, with the words that were read for it. Made for
-        the first batch."""
+        self.entries = lookup.rows
         self.batch = Batch(BATCH)
         self.batch.width = BATCH
         self.states = self.batch.states
@@ -80,11 +77,14 @@ class BatchUpdates:
         """1: we have the lock; or, before its `wait`, its CAS is posted."""
         self.count = 0
 
-    def put(self, pairs: Any, start: int, left: list[int]) -> int:
-        """Put the pairs from `start` on that make a batch; which pair comes next. Those to be put
-        one by one are appended to `left`."""
+    def put(self, pairs: Any, start: int, left: list[int], window: Window | None) -> int:
+        """Put the pairs from `start` on that make a batch, or, with a window, which has the pairs,
+        put or update them; which pair comes next. Those to be put one by one are appended to
+        `left`."""
         batch = self.batch
-        self.count = batch.take_in(pairs, start, 0)
+        self.count = batch.take_in(pairs, start, 0, None if window is None else window.modes)
+        if window is not None:
+            window.end = start + max(self.count, 1)
         if not self.count:
             left.append(start)
             return start + 1
@@ -102,14 +102,14 @@ class BatchUpdates:
     def _select(self) -> int:
         """Find the entries of the rows in our indexes, and their locks; how many may be updated."""
         lookup = self.lookup
-        while len(self.entries) < BATCH:
-            self.entries.append(DataArray(self.endpoint, 0, self.parameters))
+        lookup.make_rows()
         for row in range(self.count):
             key, value = self.batch.keys[row], self.batch.values[row]
             hashed = self.batch.hashes[row]
             table = self.tables[row] = (hashed >> 32) * lookup.table_count >> 32
             self.held[row] = 0
             fits = len(key) <= self.key_size and len(value) <= self.value_size
+            fits = fits and self.batch.modes[row] != INSERT
             self.states[row] = READY if fits else LEFT
             index: LocalIndex = lookup.indexes[table]
             if fits and index.is_ready(hashed):
@@ -139,7 +139,7 @@ class BatchUpdates:
         if entry < 0:
             self.states[row] = LEFT
             return False
-        number = hashed & self.locking.lock_count - 1
+        number = index.lock_of(hashed)
         journal = self.locking.journal_of(table, number)
         if self._has(row, journal):
             self.states[row] = DEFERRED
@@ -206,7 +206,7 @@ class BatchUpdates:
         entries = self.entries[row]
         self.intents[row] = self.endpoint.result(self.intents[row])
         return (
-            not self.journal.resume(self.journals[row], self.intents[row])
+            not self.journal.found(self.intents[row])
             and entries.is_valid()
             and entries.key_is(self.batch.keys[row])
             and entries.is_whole()
@@ -233,7 +233,8 @@ class BatchUpdates:
         entries, journal, entry = self.entries[row], self.journal, self.found[row]
         state = entries.state()
         count = entries.compose(state, self.batch.keys[row], self.batch.values[row], 0)
-        journal.resume(self.journals[row], self.intents[row])
+        journal.at = self.journals[row]
+        journal.found(self.intents[row])
         journal.keep(entries, count)
         journal.declare(UPDATING, entry, state)
         # A kill from here on is as one in `Writer._update`.
@@ -259,14 +260,28 @@ class BatchUpdates:
         if posted:
             lost = self._wait(lost)
         for row in range(self.count):
+            node = self.journals[row] >> NODE_SHIFT & 0xFF
+            if self.held[row] and (lost >> node & 1 or endpoint.result(self.tickets[row]) == mine):
+                self.held[row] = 0
+        failed: BaseException | None = None
+        for row in range(self.count):
             if self.held[row]:
                 self.held[row] = 0
-                node = self.journals[row] >> NODE_SHIFT & 0xFF
-                if not lost >> node & 1 and endpoint.result(self.tickets[row]) != mine:
-                    self._drop(row)
+                try:
+                    self._dropped(row)
+                except BaseException as raised:
+                    failed = raised  # of a signal handler: the other locks are given back first
+        if failed is not None:
+            raise failed
 
-    def _drop(self, row: int) -> None:
-        """Give back a lock for which other clients wait."""
+    def _dropped(self, row: int) -> None:
+        """After the CAS that should have given a lock back: other clients wait for it."""
         lock = self.locks[row]
-        with contextlib.suppress(NodeFailed):  # then the lock is gone with its node
-            lock.drop()
+        try:
+            lock.dropped(self.endpoint.result(self.tickets[row]))
+        except NodeFailed:
+            pass  # the lock is gone with its node
+        except BaseException:
+            if lock.is_ours():
+                lock.drop()
+            raise

@@ -24,10 +24,13 @@ from limpet.stores.loco.layout import (
     INSERTING,
     INTENT_MASK,
     INTENT_SHIFT,
+    KEY,
+    KEY_LENGTH_MASK,
     LINK,
     LOCK_BITS,
     LOCK_SHIFT,
     PHASE_MASK,
+    SIZES,
     STATE,
     UPDATING,
     VACANT,
@@ -89,8 +92,20 @@ class LocoCheck:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
             entries = store.lookup.indexes[table].entries
-            for entry in range(start, min(start + BATCH, entries.count)):
-                key = self._key(entries, entry)
+            count, size = min(BATCH, entries.count - start), 8 * entries.entry_words
+            raw = self.endpoint.read(entries.address(start), count * size)
+            words = np.frombuffer(raw, dtype="<u8").reshape(count, entries.entry_words)
+            states, sizes = words[:, STATE].tolist(), words[:, SIZES].tolist()
+            valid = [number for number in range(count) if states[number] & PHASE_MASK == VALID]
+            # ORDER: after the read: a valid entry with the same state has the key that was read.
+            later = [self.endpoint.post_load(entries.address(start + number)) for number in valid]
+            self.endpoint.wait()
+            for number, ticket in zip(valid, later, strict=True):
+                if self.endpoint.result(ticket) == states[number]:
+                    at = size * number + 8 * KEY
+                    key = raw[at : at + min(sizes[number] & KEY_LENGTH_MASK, entries.key_room)]
+                else:
+                    key = self._key(entries, start + number)
                 if key is not None:
                     found.append(key)
         return found
@@ -134,7 +149,9 @@ class LocoCheck:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
             index = store.lookup.indexes[table]
-            index.refresh_all()
+            state = self.endpoint.load(index.entries.address(entry))
+            # ORDER: before the entry is read; what is valid then was announced before.
+            index.refresh_lock(self._lock_in(state) & index.locks)
             wrong = self._wrong(table, entry, seen)
             if wrong and self._is_intended(table, entry):
                 return ""
@@ -174,8 +191,11 @@ class LocoCheck:
 
     def _has_its_lock(self, state: int, hashed: int) -> bool:
         """Whether an entry in this state is under the lock of the key with this hash."""
-        lock = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
-        return bool(lock == hashed & self.store.locking.lock_count - 1)
+        return bool(self._lock_in(state) == self.store.lookup.indexes[0].lock_of(hashed))
+
+    def _lock_in(self, state: int) -> int:
+        """The number of the lock that an entry's state names."""
+        return state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
 
     def _has(self, entries: Any, entry: int, key: bytes) -> bool:
         found = self._key(entries, entry)
@@ -185,7 +205,7 @@ class LocoCheck:
         """Whether the journal of the entry's lock names the entry."""
         store = self.store
         state = self.endpoint.load(store.lookup.indexes[table].entries.address(entry))
-        number = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
+        number = self._lock_in(state)
         if number >= store.locking.lock_count:
             return False
         store.locking.enter_journal(table, number)
@@ -207,8 +227,6 @@ class LocoCheck:
         store = self.store
         index = store.lookup.indexes[table]
         found = set()
-        if index.tracker.message(index.tracker.position()) >= 0:
-            found.add("unannounced")
         for number in range(store.locking.lock_count):
             if self.endpoint.load(store.locking.lock(table, number).address) & HOLDER != ident:
                 continue

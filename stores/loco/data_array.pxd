@@ -43,10 +43,10 @@ cdef class EntryJournal:
     cdef readonly Endpoint endpoint
     cdef public u64 at
     cdef u64 sequence
+    cdef readonly u64 intended
 
-    @cython.locals(word=u64)
     cpdef u64 intent(self) except? 0xFEEDFACEDEADBEA7
-    cpdef u64 resume(self, u64 at, u64 word) noexcept
+    cpdef u64 found(self, u64 word) noexcept
     cpdef u64 claim(self) except? 0xFEEDFACEDEADBEA7
     cpdef int declare(self, u64 what, u64 entry, u64 claim) except -1
     cpdef int keep(self, DataArray entries, u64 count) except -1

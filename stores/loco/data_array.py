@@ -195,18 +195,18 @@ class EntryJournal:
         self.endpoint = endpoint
         self.at = 0
         self.sequence = 0
+        self.intended = 0
+        """The intent that was read."""
 
     def intent(self) -> int:
         """The holder's intent; 0: none. Without the sequence, which is remembered."""
-        word = self.endpoint.load(self.at + INTENT)
-        self.sequence = word & SEQUENCE_MASK
-        return word & INTENT_ENTRY_MASK
+        return self.found(self.endpoint.load(self.at + INTENT))
 
-    def resume(self, at: int, word: int) -> int:
-        """As `intent`, of the journal at `at`, whose intent was read: `word`."""
-        self.at = at
+    def found(self, word: int) -> int:
+        """As `intent`, of the word of the intent, which was read."""
         self.sequence = word & SEQUENCE_MASK
-        return word & INTENT_ENTRY_MASK
+        self.intended = word & INTENT_ENTRY_MASK
+        return self.intended
 
     def claim(self) -> int:
         """The state word of the intended entry."""

@@ -2,8 +2,8 @@
 
 A table is one region of a memory node:
 
-    0         position  number of messages of the node's tracker so far (local_index.py)
-    64        ring      the last of them, a word each
+    0         trackers  one for the keys of each lock, each from a multiple of 64 on: the number of
+                        its messages so far, and the last of them, a word each (local_index.py)
     then      reaches   a word for each part of the data array, from a multiple of 64 on
                         (local_index.py)
     then      locks     a record for each, from a multiple of 64 on: lock, journal (data_array.py)
@@ -14,8 +14,8 @@ from typing import Final
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
 
-POSITION: Final = 0
-RING: Final = 64
+RING: Final = 8
+"""Offset of the first message in a tracker, behind their number."""
 
 PHASE_MASK: Final = 3
 VACANT: Final = 0
@@ -56,12 +56,18 @@ INTENT_ENTRY_MASK: Final = (1 << 30) - 1
 SEQUENCE: Final = 1 << 32
 
 ROW_BITS: Final = 28
-"""The bits of a message that are the entry. The rest is the lap."""
+"""The bits of a message that are the entry, and GONE. The rest is bits of the key's hash."""
 ROW_MASK: Final = (1 << ROW_BITS) - 1
-LAP_MASK: Final = (1 << 64 - ROW_BITS) - 1
+GONE: Final = 1 << ROW_BITS - 1
+"""In a message: the entry does not have the key any more."""
+ARRAY_MAX: Final = GONE - 1
+LOCK_AT: Final = 40
+"""The first bit of a key's hash that names its lock. All of them are in the messages."""
 RING_MIN: Final = 2
 RING_MAX: Final = 1 << ROW_BITS
 
+READ_AT_ONCE: Final = 64
+"""Messages, or states of entries, that are read in one phase."""
 NEAR: Final = 1024
 """Messages that a client applies while it holds a lock; four times as many at each next attempt."""
 LATE_MAX: Final = 8
@@ -72,6 +78,7 @@ that it looks at a part; so the ring has to be much shorter than a part."""
 TORN: Final = 8
 """A status: the entry's checksum does not hold."""
 
+assert ROW_BITS <= LOCK_AT <= 64 - LOCK_BITS
 assert LOCK_SHIFT + LOCK_BITS == COUNTER_SHIFT
 assert COUNTER_MAX == (1 << 64 - COUNTER_SHIFT) - 1
 
@@ -82,13 +89,6 @@ FIELDS: Final = (
         1_000_000,
         LASTS,
         "counts the claims of one entry; with the last one it is not claimed again",
-    ),
-    Field(
-        "kvstore tracker: lap",
-        LAP_MASK + 1,
-        A_SECOND_MAX,
-        WRAPS,
-        "deceived is a CAS of a client that was stopped for 2^36 laps, if the entry is the same",
     ),
     Field(
         "kvstore journal: sequence",

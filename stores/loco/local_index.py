@@ -2,8 +2,7 @@
 
 LOCO section 6: each node has an index of all keys, key -> (node, array index, counter), and applies
 to it the messages of the others' trackers. Here it is private to a handle, one for the table of
-each memory node: a hash table with open addressing and linear probing, a word for each entry that
-has a key.
+each memory node: a hash table with open addressing and linear probing, of pairs, a word each.
 
     bits 0-27   the entry, plus 1; 0: the place is empty
     bits 28-63  bits of the key's hash
@@ -11,17 +10,35 @@ has a key.
 A lookup compares the key in the entry itself, and the phase, so the counter is not needed here. Of
 several entries for a key, at most one is valid. A lookup of the key reads them one by one (`find`).
 
+The trackers of a table (`Trackers`): a ring buffer for the keys of each lock, of messages that tell
+which entry has, or had, a key. In the paper each node that inserts has one. Here only the client
+that holds the lock appends to it, so no client waits for another, or helps it; and a client that
+looks a key up applies the messages about the keys of its lock, and no others.
+
+    0   position  the number of messages that were ever announced; it only goes up
+    8   ring      `size` words: message number p is at p mod size
+                  bits 0-26   an entry
+                  bit 27      GONE: it does not have the key any more
+                  bits 28-63  bits of the hash of the key, which name its lock, too
+
+Append: the holder of the lock writes the message, then counts the position up. Before that it is no
+message: whatever a client that was killed has written there, the next holder writes over it.
+
+Read: the position p; the messages below p; then the position again. A message that is read while
+its place is written again is not taken for one: a client writes number n + size when the position
+is n + size, so the words of message n are good if the second position is below that.
+
 Acknowledgements. In the paper a thread of each node applies the messages of the trackers, and an
 inserter waits until all nodes have acknowledged its own. So a process that is dead, stopped, or
 keeps its interpreter busy would stop all inserts and deletes (trap L1). Here no client waits for
 another: a client that looks a key up brings its index up to date first (`refresh`): it loads the
-position of the tracker, and applies the messages since. It never looks into an index that is not up
-to date, which is the purpose of the acknowledgements. If a message was overwritten in the ring, the
-index begins anew. A client that holds a lock does not do that, and applies only a few messages
-(`refresh_near`): else it gives the lock back, and brings its index up to date without it (trap L4;
-locking.py).
+position of the tracker of the key's lock, and applies the messages since. It never looks a key up
+in an index that is not up to date for it, which is the purpose of the acknowledgements. If a
+message was overwritten in the ring, the index begins anew. A client that holds a lock does not do
+that, and applies only a few messages (`refresh_near`): else it gives the lock back, and brings its
+index up to date without it (trap L4; locking.py).
 
-Parts. An index begins empty, with the position that the tracker has then, so a process need not
+Parts. An index begins empty, with the positions that the trackers have then, so a process need not
 look at the whole array before its first get. The entries are cut into parts; the hash of a key
 names its home, and an insert claims an entry of the home if one is vacant there, else of the next
 part that has one. A word of the table for each part, its reach, says how many parts after it have,
@@ -34,54 +51,36 @@ thousand by default, whose keys the index has from then on. All messages since t
 applied, of whatever part. A kill leaves a reach that is larger than need be: then others look at
 one more part, once.
 
-To apply a message is to look at the entry that it names, and to take over its key, if the entry is
-valid or claimed. If the entry begins another life during the look, or is claimed and not written
-yet, the key may be missing or wrong; then another message follows, beyond the position that was
-loaded, and the entry is looked at again.
-
-Why a key is missing if none of the entries that the index has for it is valid and has it (L3). Let
-p be the position that `refresh` loaded. If the key is valid at that moment in a life of entry e,
-then e was announced when it was written, before it became valid. So that message is among the first
-p, and when it was applied the key was there; the index has e for the key until e is looked at in
-another life. If e is found in another life, or not valid any more, it changed after p was loaded,
-within the operation: then the key was missing at that moment.
+Why a key is missing if none of the entries that the index has for it is valid and has it (L3). Keys
+of which those bits of the hash are equal have one lock, so all messages of a pair (bits, entry) are
+in one ring, in the order in which they came true; and those of other pairs change nothing of it.
+Let p be the position that the operation loaded. If the key is valid at that moment in entry e, the
+pair was announced when e was written, before it became valid; and that it is GONE is announced
+after it is not valid any more, so not before p. So of the messages of this pair below p, the last
+one says that e has the key, and the index has the pair. If e is found not valid then, or with
+another key, it changed after p was loaded, within the operation: then the key was missing at that
+moment.
 
 A message from before the index began was not applied. Then e was claimed before, and the reach of
 the key's home was raised before that; so when the reach was read, later, e was in one of the parts
-that the index has learned since. If e changed before that look, there is a message of it that is
-applied, or will be, after the look.
+that the index has learned since. A look at e, as its part is learned, finds it valid, or claimed
+and whole, as it was when it was announced, and takes the pair over. If e changed before that look,
+there are messages of it that are applied after the look; the last of them is right, and those
+before it leave nothing behind.
 
-The tracker of a memory node (`Tracker`) is a ring buffer of messages that name changed entries.
+A pair may stay though its entry has another key: one of a key whose lock this process never uses,
+or one that was learned of an entry while it was written. It does no harm, and takes a place; if too
+many places are taken, the index begins anew.
 
-Loco's kvstore broadcasts changes of the index on ring buffers called trackers (LOCO section 6).
-Here a node's data array has one tracker, to which all clients append:
+The phases that the index has seen (`states`) only say where a search for a vacant entry looks
+first; the CAS that claims it finds out. An index that knows of no vacant entry brings itself up to
+date for all locks before a key is refused (store.py).
 
-    position  word: the number of messages that were ever announced; it only goes up
-    ring      `size` words: message number p is at p mod size
-              bits 0-27 an entry that has changed; bits 28-63 the lap, p div size + 1
-
-A message is one word, and so is never torn (G2). It only names the entry, whose contents at the
-look count: so a message may be applied twice, late, or by chance too early.
-
-Append: load the position p and the word of message p. If that has p's lap already, a client has
-written it and not announced it yet: help. Else a CAS from the word that was read to our message
-takes number p and writes it, both at once; then a CAS of the position from p to p + 1 announces it.
-No client can take p + 1 before. When `append` returns, the position is above p.
-
-A kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
-append announces it, and nothing depended on it yet.
-
-The length of the ring: by default as many messages as the table has entries, or more (trap L4). To
-look at all entries anew then costs no more than the messages that were missed. A shorter ring saves
-8 bytes a message; a client that is late by more than its length begins its index anew, and the next
-time again.
+The length of a ring: by default as many messages as a lock has entries on average, or more (trap
+L4). So an index begins anew when others have changed about as many entries as there are.
 
 Damage: a message may name an entry that the array does not have; then the index raises
-StoreCorrupt. The word of message p has p's lap or the one before, as long as the position is p; for
-any other, and for a position above 2^62, `append` raises StoreCorrupt instead of trying for ever.
-
-A lap is 36 bits. It would have to come round while one client stands still between its load and its
-CAS, and the word to have the same entry: after 2^36 laps.
+StoreCorrupt. So does an append at a position above 2^62.
 """
 
 from __future__ import annotations
@@ -93,13 +92,16 @@ from limpet.shm.endpoint.fabric import hash64, words_prefetch
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.private_memory import zeroed_words
 from limpet.stores.loco.layout import (
+    ARRAY_MAX,
     CLAIMED,
-    LAP_MASK,
+    GONE,
+    LOCK_AT,
     PHASE_MASK,
-    POSITION,
+    READ_AT_ONCE,
     RING,
     ROW_BITS,
     ROW_MASK,
+    VACANT,
     VALID,
 )
 
@@ -107,84 +109,68 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.stores.loco.data_array import DataArray
+    from limpet.stores.loco.parameters import LocoParameters
 
 
+WORD: Final = 0xFFFF_FFFF_FFFF_FFFF
 POSITION_MAX: Final = 1 << 62
 
 
-class Tracker:
-    """The tracker of the table at address `base`, with a ring of `size` messages."""
+class Trackers:
+    """The trackers of the table at address `base`, one a lock. `words`: messages that were read."""
 
-    def __init__(self, endpoint: Any, base: int, size: int) -> None:
+    def __init__(self, endpoint: Any, base: int, parameters: LocoParameters) -> None:
         self.endpoint = endpoint
-        self.size = size
-        self.shift = size.bit_length() - 1
-        self.at = 0
-        self.ring = 0
-        self.move(base)
+        self.base = base
+        self.stride = parameters.tracker_size
+        self.size = parameters.tracker
+        self.count = parameters.locks
+        self.words = array("Q", bytes(8 * READ_AT_ONCE))
 
-    def move(self, base: int) -> None:
-        """Become the tracker of the table at this address."""
-        self.at = base + POSITION
-        self.ring = base + RING
+    def at(self, lock: int) -> int:
+        """Address of the tracker for the keys of this lock, and of its position."""
+        return self.base + lock * self.stride
 
-    def position(self) -> int:
+    def position(self, lock: int) -> int:
         """How many messages there are."""
-        return self.endpoint.load(self.at)
+        return self.endpoint.load(self.at(lock))
 
-    def message(self, number: int) -> int:
-        """The entry that a message names; -1: the ring has gone round since."""
-        word = self.endpoint.load(self.ring + 8 * (number & self.size - 1))
-        if word >> ROW_BITS != self._lap(number):
-            return -1
-        return word & ROW_MASK
+    def read(self, lock: int, number: int, limit: int) -> int:
+        """Read messages from this number on, at most `limit`; how many. -1: they are overwritten.
 
-    def _lap(self, number: int) -> int:
-        return (number >> self.shift) + 1 & LAP_MASK
-
-    def append(self, entry: int) -> int:
-        """Announce a change of this entry to all clients; the message's number.
-
-        2 round trips. Raises StoreCorrupt.
+        1 exchange.
         """
-        number = -1
-        while number < 0:
-            number = self._try(entry)
-        return number
+        place = number & self.size - 1
+        count = min(limit, READ_AT_ONCE, self.size - place)
+        at = self.at(lock)
+        self.endpoint.post_read(at + RING + 8 * place, self.words, count)
+        # ORDER: after the messages: none of them was written over before.
+        ticket = self.endpoint.post_load(at)
+        self.endpoint.wait()
+        return count if self.has(number, self.endpoint.result(ticket)) else -1
 
-    def _try(self, entry: int) -> int:
-        """Append: the number. Or -1, after helping another client, or losing to one."""
-        endpoint = self.endpoint
-        number = endpoint.load(self.at)
-        slot = self.ring + 8 * (number & self.size - 1)
-        there = endpoint.load(slot)
-        endpoint.wait()
-        lap = self._lap(number)
+    def has(self, number: int, position: int) -> bool:
+        """Whether the ring has the message of this number, at this position."""
+        return (position - number & WORD) < self.size
+
+    def append(self, lock: int, number: int, message: int) -> None:
+        """Announce the message of this number, the next one, to all clients. With the lock. Raises
+        StoreCorrupt."""
+        at = self.at(lock)
         if number > POSITION_MAX:
-            raise self._damaged(number, there)
-        if there >> ROW_BITS == lap:
-            endpoint.cas(self.at, number, number + 1)
-            return -1
-        if there >> ROW_BITS != (lap - 1 & LAP_MASK):
-            # ORDER: after the message: if the position is the same, the ring has not gone round.
-            if endpoint.load(self.at) == number:
-                raise self._damaged(number, there)
-            return -1
-        if endpoint.cas(slot, there, lap << ROW_BITS | entry) != there:
-            return -1
-        endpoint.wait()
-        # CRASH(unannounced): the next client that appends announces it.
-        endpoint.cas(self.at, number, number + 1)
-        return number
-
-    def _damaged(self, number: int, there: int) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"the tracker at {self.at:#x} has {number} messages, and the place of the next one has "
-            f"the word {there:#x}: memory was damaged; destroy the pool"
-        )
+            raise StoreCorrupt(
+                f"the tracker at {at:#x} has {number} messages: memory was damaged; destroy the "
+                "pool"
+            )
+        self.endpoint.store(at + RING + 8 * (number & self.size - 1), message)
+        # ORDER: the message before it is counted.
+        self.endpoint.store(at, number + 1)
 
 
 SPREAD: Final = 0x9E37_79B9
+STEP: Final = 0x5851_F42D_4C95_7F2D
+"""Knuth's multiplier of a linear congruential generator of 64 bits."""
+TRIES: Final = 16
 LOOKS: Final = 2048
 """Looks at entries between two updates of the progress word; a lease has time for many more."""
 
@@ -195,32 +181,40 @@ class LocalIndex:
     def __init__(
         self,
         entries: DataArray,
-        tracker: Tracker,
+        trackers: Trackers,
         reaches: int,
         progress: Callable[[], None],
     ) -> None:
         """`reaches`: address of that of part 0. `progress`: updates the progress word; called
         during long walks."""
         self.entries = entries
-        self.tracker = tracker
+        self.trackers = trackers
         self.reaches = reaches
         self.progress = progress
         self.endpoint = entries.endpoint
         self.parts = entries.parts
-        self.shift = (2 * entries.count).bit_length()
+        self.locks = trackers.count - 1
+        """Mask of a lock's number."""
+        self.shift = (2 * entries.count + 8).bit_length()
         self.mask = (1 << self.shift) - 1
-        """Mask of a place's number; no more than half of the places are taken."""
+        """Mask of a place's number."""
+        self.most = 3 * (self.mask >> 2)
+        """So many places may be taken."""
+        self.ahead = array("Q", bytes(8 * READ_AT_ONCE))
+        self.tickets = array("Q", bytes(8 * READ_AT_ONCE))
         self.forget()
 
     def forget(self) -> None:
         """Forget all keys; the next `refresh` begins the index anew."""
         self.known = False
-        self.applied = 0
+        self.applied = array("Q")
+        """For the tracker of each lock: the number of messages that were applied, or were there
+        when the index began."""
         self.words = array("Q")
-        self.link_addresses = array("Q")
-        """For each entry, the number of its place plus 1; 0: it has none."""
+        self.used = 0
+        """Places that are taken."""
         self.states = array("Q")
-        """For each entry, its state at the last look."""
+        """For each entry, the state, or its phase alone, that was seen last; a hint."""
         self.learned = array("Q")
         """For each part, whether the entries in it were looked at."""
         self.reached = array("Q")
@@ -237,45 +231,62 @@ class LocalIndex:
         self.first = 0
         self.end = 0
         self.searcher = 0
+        self.chance = 0
+        self.posted = 0
         self.looks = 0
 
     # ---- looking up -----------------------------------------------------------------------------
 
-    def refresh(self, hashed: int) -> None:
-        """Apply all messages so far, and learn the keys of the home of the key with this hash. One
-        load, if there is nothing to do."""
-        position = self.tracker.position()
-        if position != self.applied or not self.known:
-            self._catch_up(position, True)
-        if not self.reached[self.home_of(hashed)]:
-            self._learn_home(self.home_of(hashed))
+    def lock_of(self, hashed: int) -> int:
+        """The number of the lock of the key with this hash."""
+        return hashed >> LOCK_AT & self.locks
 
-    def is_current(self, hashed: int) -> bool:
-        """Whether `refresh` has nothing to do; one load."""
-        return self.tracker.position() == self.applied and self.is_ready(hashed)
+    def refresh(self, hashed: int) -> None:
+        """Apply all messages so far about the keys of this one's lock, and learn the keys of its
+        home. One load, if there is nothing to do."""
+        ready = False
+        while not ready:
+            self._bring(self.lock_of(hashed))
+            if not self.reached[self.home_of(hashed)]:
+                self._learn_home(self.home_of(hashed))
+            ready = self.known  # else it was crowded
+
+    def refresh_lock(self, lock: int) -> None:
+        """As `refresh`, for all keys of a lock."""
+        ready = False
+        while not ready:
+            self._bring(lock)
+            for home in range(self.parts):
+                if not self.reached[home]:
+                    self._learn_home(home)
+            ready = self.known
 
     def refresh_all(self) -> None:
         """As `refresh`, for all keys."""
-        home = 0
-        while home < self.parts:
-            self.refresh(self._hash_of(home))
-            home += 1
-            if not self.is_ready(self._hash_of(0)):
-                home = 0  # it has begun anew, without the homes that it had learned
+        for lock in range(self.locks + 1):
+            self.refresh_lock(lock)
 
-    def _hash_of(self, home: int) -> int:
-        """A hash with that home."""
-        return (home * (self.mask + 1) + self.parts - 1) // self.parts << ROW_BITS
+    def _bring(self, lock: int) -> None:
+        """Apply all messages so far of a lock's tracker, or begin anew."""
+        position = self.trackers.position(lock)
+        if not self.is_current(lock, position):
+            self._catch_up(lock, position, True)
 
-    def refresh_near(self, limit: int) -> bool:
-        """As `refresh`, if there are at most `limit` messages; whether the index is up to date
-        now."""
-        position = self.tracker.position()
-        if position == self.applied or not self.known:
-            return self.known
-        if position - self.applied > limit:
-            return False
-        self._catch_up(position, False)
+    def post_position(self, lock: int) -> int:
+        """Post the load of the position of a lock's tracker; its ticket."""
+        return self.endpoint.post_load(self.trackers.at(lock))
+
+    def is_current(self, lock: int, position: int) -> bool:
+        """Whether the messages of a lock's tracker, which has this position, are applied."""
+        return self.known and self.applied[lock] == position
+
+    def refresh_near(self, lock: int, position: int, limit: int) -> bool:
+        """As `refresh_lock`, if there are at most `limit` messages below this position; whether
+        the index is up to date now."""
+        if self.known and position != self.applied[lock]:
+            if position - self.applied[lock] & WORD > limit:
+                return False
+            self._catch_up(lock, position, False)
         return self.known
 
     def is_ready(self, hashed: int) -> bool:
@@ -308,64 +319,72 @@ class LocalIndex:
 
     def has(self, entry: int, hashed: int) -> bool:
         """Whether the index has the entry for a key with this hash."""
-        link_address = self.link_addresses[entry]
-        return link_address > 0 and self.words[link_address - 1] == self._word(entry, hashed)
+        return self.words[self._place_of(self._word(entry, hashed))] != 0
 
     def _word(self, entry: int, hashed: int) -> int:
         return hashed >> ROW_BITS << ROW_BITS | entry + 1
 
     # ---- applying -------------------------------------------------------------------------------
 
-    def _catch_up(self, position: int, anew: bool) -> None:
-        """Apply the messages before `position`, in the background scope.
+    def _catch_up(self, lock: int, position: int, anew: bool) -> None:
+        """Apply the messages of a lock's tracker before `position`, in the background scope.
 
-        `anew`: begin the index anew if messages were overwritten; else forget it.
+        `anew`: begin the index anew if messages were overwritten, or it is crowded.
         """
         scope = self.endpoint.background(True)
         try:
-            # One by one: after an interrupt we begin again at the same message.
-            while self.known and self.applied != position:
-                entry = -1
-                if not self._is_overtaken(position):
-                    entry = self.tracker.message(self.applied)
-                if entry < 0:
-                    self.known = False
-                elif entry >= self.entries.count:
-                    raise self._damaged(entry)
-                else:
-                    self.read_entry(entry)
-                    self.applied += 1
+            while self.known and self.applied[lock] != position:
+                self._apply_some(lock, position)
             if anew and not self.known:
                 self._begin()
         finally:
             self.endpoint.background(scope)
 
-    def _is_overtaken(self, position: int) -> bool:
-        """Whether the ring has gone round since the message that is to be applied next."""
-        return position - self.applied > self.tracker.size
+    def _apply_some(self, lock: int, position: int) -> None:
+        """Apply as many messages as are read at once; or the index is not known any more."""
+        first = self.applied[lock]
+        count = -1
+        if self.trackers.has(first, position):
+            count = self.trackers.read(lock, first, position - first)
+        if count < 0:
+            self.known = False
+        for row in range(count):
+            # One by one: after an interrupt we begin again at the same message.
+            self._apply(lock, self.trackers.words[row])
+            self.applied[lock] = first + row + 1
 
-    def _damaged(self, entry: int) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"message {self.applied} of the tracker at {self.tracker.at:#x} names entry {entry} of "
-            f"{self.entries.count}: memory was damaged; destroy the pool"
-        )
+    def _apply(self, lock: int, message: int) -> None:
+        entry = message & ARRAY_MAX
+        if entry >= self.entries.count:
+            raise StoreCorrupt(
+                f"message {self.applied[lock]} of the tracker at {self.trackers.at(lock):#x} names "
+                f"entry {entry} of {self.entries.count}: memory was damaged; destroy the pool"
+            )
+        self.note_change(entry, message, VACANT if message & GONE else VALID)
 
     def _begin(self) -> None:
         """Begin anew, without any keys."""
         self.words = zeroed_words(self.mask + 1)
-        self.link_addresses = zeroed_words(self.entries.count)
+        self.used = 0
         self.states = zeroed_words(self.entries.count)
         self.learned = zeroed_words(self.parts)
         self.reached = zeroed_words(self.parts)
-        # ORDER: the position before any reach and entry: later changes have messages after it.
-        self.applied = self.tracker.position()
+        self.applied = array("Q", bytes(8 * (self.locks + 1)))
+        # ORDER: the positions before any reach and entry: later changes have messages after them.
+        for start in range(0, self.locks + 1, READ_AT_ONCE):
+            end = min(start + READ_AT_ONCE, self.locks + 1)
+            for lock in range(start, end):
+                self.applied[lock] = self.post_position(lock)
+            self.endpoint.wait()
+            for lock in range(start, end):
+                self.applied[lock] = self.endpoint.result(self.applied[lock])
         self.known = True
 
     def _learn_home(self, home: int) -> None:
         """Learn the parts in the reach of a home, in the background scope."""
         scope = self.endpoint.background(True)
         try:
-            # ORDER: the reach after the position that the index began with.
+            # ORDER: the reach after the positions that the index began with.
             reach = self.endpoint.load(self.reaches + 8 * home)
             if reach >= self.parts:
                 raise self._too_far(home, reach)
@@ -397,58 +416,73 @@ class LocalIndex:
         self.looks += 1
         if self.looks % LOOKS == 0:
             self.progress()
-        self.entries.read(entry)
-        state = self.entries.state()
+        entries = self.entries
+        entries.read(entry)
+        state = entries.state()
+        self.states[entry] = state
+        # One that is claimed and was announced is whole; of another one a message follows.
+        if state & PHASE_MASK == VALID or (state & PHASE_MASK == CLAIMED and entries.is_whole()):
+            self._put(self._word(entry, hash64(entries.key())))
+
+    def announce(self, entry: int, hashed: int, gone: int) -> None:
+        """Announce that an entry has the key with this hash, or with GONE that it has not. With the
+        key's lock, in an index that is up to date."""
+        lock = self.lock_of(hashed)
+        number = self.applied[lock]
+        self.trackers.append(lock, number, hashed >> ROW_BITS << ROW_BITS | gone | entry)
+        self.applied[lock] = number + 1
+
+    def last_message(self, lock: int) -> int:
+        """The last message of a lock's tracker; GONE: there is none. With the lock, in an index
+        that is up to date. The bits of the hash are those of the result."""
+        number = self.applied[lock]
+        if not number or self.trackers.read(lock, number - 1, 1) != 1:
+            return GONE
+        return self.trackers.words[0]
+
+    def note_change(self, entry: int, hashed: int, state: int) -> None:
+        """Note that an entry has the key with this hash, or has it no more; and its state, or the
+        phase."""
         self.states[entry] = state
         if state & CLAIMED:
-            self._put(entry, hash64(self.entries.key()))
+            self._put(self._word(entry, hashed))
         else:
-            self._drop(entry)
-
-    def note_change(self, entry: int, hashed: int, state: int, number: int) -> None:
-        """Note our own change of an entry, which message `number` has announced.
-
-        `hashed`: of its key, if it is claimed.
-        """
-        # Else it begins anew at the next `refresh`, which looks at the entry.
-        if self.known:
-            self.states[entry] = state
-            if state & CLAIMED:
-                self._put(entry, hashed)
-            else:
-                self._drop(entry)
-            if self.applied == number:
-                self.applied = number + 1
+            self._drop(self._word(entry, hashed))
 
     def see(self, entry: int, state: int) -> None:
         """Note the state of an entry that a search for a vacant one has met."""
-        if self.known:
-            self.states[entry] = state
+        self.states[entry] = state
 
-    def _put(self, entry: int, hashed: int) -> None:
-        """Add the entry for the key with this hash."""
-        if not self.has(entry, hashed):
-            self._drop(entry)
-            known, self.known = self.known, False
-            place = hashed >> ROW_BITS & self.mask
-            while self.words[place]:
-                place = place + 1 & self.mask
-            self.words[place] = self._word(entry, hashed)
-            self.link_addresses[entry] = place + 1
-            # ORDER: the index counts as unknown until all is done: after an interrupt it is made
-            # anew.
-            self.known = known
+    def _place_of(self, word: int) -> int:
+        """The place of a pair; or the empty one where it would be."""
+        place = word >> ROW_BITS & self.mask
+        while self.words[place] and self.words[place] != word:
+            place = place + 1 & self.mask
+        return place
 
-    def _drop(self, entry: int) -> None:
-        """Take the entry out of the index."""
-        if self.link_addresses[entry]:
+    def _put(self, word: int) -> None:
+        """Add a pair."""
+        place = self._place_of(word)
+        if not self.words[place]:
             known, self.known = self.known, False
-            self._empty(self.link_addresses[entry] - 1)
-            self.link_addresses[entry] = 0
+            if self.used < self.most:
+                self.words[place] = word
+                self.used += 1
+                # ORDER: the index counts as unknown until all is done: after an interrupt, or if it
+                # is crowded, it is made anew.
+                self.known = known
+
+    def _drop(self, word: int) -> None:
+        """Take a pair out of the index."""
+        place = self._place_of(word)
+        if self.words[place]:
+            known, self.known = self.known, False
+            self._empty(place)
+            self.used -= 1
             self.known = known
 
     def _empty(self, hole: int) -> None:
-        """Empty a place; later entries move up into it (Knuth, algorithm 6.4 R)."""
+        """Empty a place; later pairs move up into it (Knuth, algorithm 6.4 R)."""
         place, word = hole, self.words[hole]
         while word:
             place = place + 1 & self.mask
@@ -456,7 +490,6 @@ class LocalIndex:
             first = word >> ROW_BITS & self.mask
             if word and (place - first & self.mask) >= (place - hole & self.mask):
                 self.words[hole] = word
-                self.link_addresses[(word & ROW_MASK) - 1] = hole + 1
                 hole = place
         self.words[hole] = 0
 
@@ -467,7 +500,7 @@ class LocalIndex:
         client begins at another place of a part."""
         if self.searcher != ident:
             self.cursors = zeroed_words(self.parts)
-            self.searcher = ident
+            self.searcher = self.chance = ident
         self.home = self.home_of(hashed)
         self.steps = 0
         self._search_part()
@@ -498,6 +531,34 @@ class LocalIndex:
             if self.steps == self.parts:
                 return -1
             self._search_part()
+
+    def scatter(self) -> None:
+        """Go on in the part at a place that seems vacant, chosen by chance: others are where we
+        have been."""
+        self.left = self.end - self.first
+        for _ in range(TRIES):
+            self.chance = self.chance * STEP + 1 & WORD
+            entry = self.first + ((self.chance >> 32) * self.left >> 32)
+            if self.states[entry] & PHASE_MASK != VALID:
+                self.cursors[self.part] = entry + 1
+                break
+
+    def post_ahead(self, limit: int) -> None:
+        """Post loads of the states of the next entries of the part, at most 64, that are not known
+        to be valid."""
+        entry = self.cursors[self.part] - 1
+        self.posted = 0
+        for _ in range(min(limit, self.left)):
+            if self.states[entry] & PHASE_MASK != VALID:
+                self.ahead[self.posted] = entry
+                self.tickets[self.posted] = self.endpoint.post_load(self.entries.address(entry))
+                self.posted += 1
+            entry = entry + 1 if entry + 1 < self.end else self.first
+
+    def see_ahead(self) -> None:
+        """See the states that were posted, after `wait`."""
+        for row in range(self.posted):
+            self.states[self.ahead[row]] = self.endpoint.result(self.tickets[row])
 
     def _reach_out(self) -> None:
         """Raise the reach of the home as far as the search has come."""

@@ -14,7 +14,7 @@ from limpet.shm.errors import StoreDropped
 from limpet.stores.channels.lock.ticket_lock import TicketLock
 from limpet.stores.core.base import Store
 from limpet.stores.loco.key_locks import KeyLocks
-from limpet.stores.loco.layout import LATE_MAX, NEAR
+from limpet.stores.loco.layout import INTENT, LATE_MAX, LOCK_AT, NEAR
 from limpet.stores.loco.lookup import KeyEntry, Lookup
 from limpet.stores.loco.parameters import WAITERS, LocoParameters
 from limpet.stores.loco.repair import repair
@@ -97,15 +97,19 @@ class Locking:
         found.index.refresh(found.hash)
 
     def leave(self, lock: TicketLock) -> None:
-        """End the operation, and release the lock."""
+        """End the operation, and release the lock, in one phase with what was written under it."""
+        endpoint = self.endpoint
         try:
-            lock.drop()
-            self.endpoint.wait()
+            # LINEARIZES: free.
+            ticket = endpoint.post_cas(lock.address, self.client.ident, 0)
+            endpoint.wait()
+            lock.dropped(endpoint.result(ticket))
         finally:
             self.client.leave()
 
     def _enter_with_lock(self, store: Store, found: KeyEntry, key: bytes) -> TicketLock:
         """Begin an operation, with the lock of a key; the lock."""
+        endpoint = self.endpoint
         held = False
         self.client.enter()
         try:
@@ -113,13 +117,18 @@ class Locking:
             self.lookup.choose(found, key)
             if not found.index.is_ready(found.hash):
                 found.index.refresh(found.hash)
-            lock = self.lock(found.table, found.hash & self.lock_count - 1)
-            self.enter_journal(found.table, found.hash & self.lock_count - 1)
-            held = self._grab(lock)
+            lock = self.lock(found.table, found.lock)
+            self.enter_journal(found.table, found.lock)
+            ticket = endpoint.post_cas(lock.address, 0, self.client.ident)
+            # ORDER: read after the lock was taken, on the same node.
+            self._read(found)
+            word = endpoint.result(ticket)
+            held = lock.grabbed(word)
             if held:
                 # CRASH(locked): no change was begun; a waiting client passes the lock over.
+                if word:
+                    self._read(found)
                 return lock
-            self.endpoint.wait()
         except BaseException:
             if held:
                 self.leave(lock)
@@ -132,9 +141,11 @@ class Locking:
         self.key_locks.wait_for(lock, journal)
         return self._enter_held(store, found, lock, key)
 
-    def _grab(self, lock: TicketLock) -> bool:
-        """As `TicketLock.grab`, in the phase of the verbs that follow."""
-        return lock.grabbed(self.endpoint.cas(lock.address, 0, self.client.ident))
+    def _read(self, found: KeyEntry) -> None:
+        """Read what is under the lock in one phase: the intent, the position, the entry."""
+        ticket = self.endpoint.post_load(self.writer.journal.at + INTENT)
+        self.lookup.read(found)
+        self.writer.journal.found(self.endpoint.result(ticket))
 
     def _enter_held(
         self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
@@ -148,7 +159,8 @@ class Locking:
         try:
             store.require_there()
             self.lookup.choose(found, key)
-            self.enter_journal(found.table, found.hash & self.lock_count - 1)
+            self.enter_journal(found.table, found.lock)
+            self._read(found)
         except StoreDropped:
             self.client.leave()  # and the lock's memory may be another's
             raise
@@ -158,19 +170,25 @@ class Locking:
         return lock
 
     def _begin(self, found: KeyEntry, attempt: int) -> bool:
-        """With the lock, bring the index up to date, and repair the traces of the last holder.
+        """With the lock, after `_read`, bring the index up to date, and repair the traces of the
+        last holder.
 
         False: the index is late, and nothing was changed.
         """
+        index = found.index
+        good = index.is_current(found.lock, found.position) and index.is_ready(found.hash)
         if attempt >= LATE_MAX:
-            found.index.refresh(found.hash)
-        else:
-            near = found.index.refresh_near(NEAR << 2 * attempt)
-            if not near or not found.index.is_ready(found.hash):
+            index.refresh(found.hash)
+        elif not good:
+            near = index.refresh_near(found.lock, found.position, NEAR << 2 * attempt)
+            if not near or not index.is_ready(found.hash):
                 return False
-        if self.writer.journal.intent():
+        if self.writer.journal.intended:
             self.repairs += 1
             repair(self.writer, found)
+            good = False
+        if not good:
+            self.lookup.seek(found)
         return True
 
     # ---- traces of dead clients -----------------------------------------------------------------
@@ -193,12 +211,14 @@ class Locking:
             self.enter_journal(table, number)
             if not self.writer.journal.intent():
                 return True
-            found.hash = number
-            found.index.refresh(number)
+            found.hash = number << LOCK_AT
+            found.lock = number
+            found.index.refresh(found.hash)
             lock = self.lock(table, number)
-            if not self._grab(lock) and not lock.seize():
+            if not lock.grab() and not lock.seize():
                 return True
             try:
+                self._read(found)
                 return self._begin(found, attempt)
             finally:
                 lock.drop()

@@ -20,7 +20,7 @@ from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.loco.data_array import DataArray
 from limpet.stores.loco.layout import TORN
-from limpet.stores.loco.local_index import LocalIndex, Tracker
+from limpet.stores.loco.local_index import LocalIndex, Trackers
 from limpet.stores.loco.parameters import LocoParameters
 
 PATIENCE: Final = 8
@@ -30,16 +30,19 @@ PATIENCE: Final = 8
 class KeyEntry:
     """A key's table, and its entry there.
 
-    `hash`: of the key. `table`: its number; `index`, `entries`: of the table. `entry`: the one that
-    was read, or -1. It is valid within the operation that has chosen it.
+    `hash`: of the key; `lock`: the number of its lock. `table`: its number; `index`, `entries`: of
+    the table. `entry`: the one that was read, or -1. `position`: of the tracker, as it was loaded
+    before. It is valid within the operation that has chosen it.
     """
 
     def __init__(self, index: LocalIndex) -> None:
         self.hash = 0
+        self.lock = 0
         self.table = 0
         self.index = index
         self.entries: DataArray = index.entries
         self.entry = -1
+        self.position = 0
 
 
 class Lookup(InlineIndex):
@@ -59,12 +62,20 @@ class Lookup(InlineIndex):
         self.indexes: list[LocalIndex] = []
         for base in self.tables:
             entries = DataArray(pool.endpoint, base + self.entries_at, parameters)
-            tracker = Tracker(pool.endpoint, base, parameters.tracker)
+            trackers = Trackers(pool.endpoint, base, parameters)
             reaches = base + parameters.reaches_at
-            self.indexes.append(LocalIndex(entries, tracker, reaches, pool.membership.progress))
+            self.indexes.append(LocalIndex(entries, trackers, reaches, pool.membership.progress))
         self.found = KeyEntry(self.indexes[0])
+        self.parameters = parameters
         self.batch = array("Q", bytes(16 * BATCH))
         """For each key of a batch: hash and table."""
+        self.rows: list[DataArray] = []
+        """For each key of a batch: the data array of its table, with the words that were read for
+        it. Made for the first batch."""
+        self.tickets = array("Q", bytes(8 * BATCH))
+        """For each key of a batch: that of the position."""
+        self.places = array("Q", bytes(8 * BATCH))
+        """For each key of a batch: 1 + the entry that is read, or 0."""
 
     def replaced(self, node: int) -> None:
         """From now on, this memory node has other memory: what was there is lost, and the indexes
@@ -73,7 +84,7 @@ class Lookup(InlineIndex):
             lost = former(base, node)
             if lost != base:
                 self.tables[number] = lost
-                self.indexes[number].tracker.move(lost)
+                self.indexes[number].trackers.base = lost
                 self.indexes[number].entries.base = lost + self.entries_at
                 self.indexes[number].reaches = lost + self.reaches_at
                 self.indexes[number].forget()
@@ -95,10 +106,15 @@ class Lookup(InlineIndex):
         late = attempt != 0 and self.is_late(attempt)
         if not late:
             self.choose(found, key)
-            # ORDER: the index is up to date before the key is looked up, and entries are read (L3).
-            found.index.refresh(found.hash)
+            if not found.index.is_ready(found.hash):
+                found.index.refresh(found.hash)
+            self.read(found)
+            if not found.index.is_current(found.lock, found.position):
+                # ORDER: the index is up to date before the key is looked up, and entries are read
+                # (L3).
+                found.index.refresh(found.hash)
+                self.seek(found)
         outcome = self.look_up(found, key)
-        self.endpoint.wait()
         if outcome == TORN:
             if late:
                 raise self.damaged(found, found.entry)
@@ -108,11 +124,13 @@ class Lookup(InlineIndex):
     def glance(self, key: bytes) -> int:
         found = self.found
         self.choose(found, key)
+        if not found.index.is_ready(found.hash):
+            return AGAIN
+        self.read(found)
         # ORDER: as in `find_once`.
-        if not found.index.is_current(found.hash):
+        if not found.index.is_current(found.lock, found.position):
             return AGAIN
         outcome = self.look_up(found, key)
-        self.endpoint.wait()
         if outcome == TORN or (outcome == DONE and self.is_object()):
             return AGAIN
         return outcome
@@ -137,34 +155,68 @@ class Lookup(InlineIndex):
         return self.objects.value()
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
-        """Append the values of at most BATCH keys; the places of those that are undecided: torn, or
-        not in the index."""
+        """Append the values of at most BATCH keys; the places of those that are undecided: torn, in
+        another entry than the first of the index, or changed since."""
         at = self.found
-        torn = []
+        undecided = []
         linked = False
         self.expect_keys(keys)
         for row in range(len(keys)):
             self._turn_to_row(at, row)
-            at.index.refresh(at.hash)
+            if not at.index.is_ready(at.hash):
+                at.index.refresh(at.hash)
+        self._read_rows(len(keys))
+        late = False
+        for row in range(len(keys)):
+            self._turn_to_row(at, row)
+            if not self._is_current(at, row):
+                at.index.refresh(at.hash)
+                late = True
+        if late:
+            self._read_rows(len(keys))
         for row, key in enumerate(keys):
             self._turn_to_row(at, row)
             value = None
-            # If it began anew for a later row, it does not have the keys of this one's home.
-            outcome = self.look_up(at, key) if at.index.is_ready(at.hash) else TORN
-            if outcome == DONE:
-                linked = linked or at.entries.link() != 0
-                value = self._value(at.entries)
-            elif outcome == TORN:
-                torn.append(len(found))
+            entries = self.rows[row]
+            if not self._is_current(at, row):
+                undecided.append(len(found))
+            elif self.places[row]:
+                if entries.is_valid() and entries.key_is(key) and entries.is_whole():
+                    linked = linked or entries.link() != 0
+                    value = self._value(entries)
+                else:
+                    undecided.append(len(found))
             found.append(value)
-        self.endpoint.wait()
         if linked:
             self.endpoint.wait()
-        return torn
+        return undecided
+
+    def _read_rows(self, count: int) -> None:
+        """Read the positions and entries of so many keys of a batch in one phase."""
+        at = self.found
+        for row in range(count):
+            self._turn_to_row(at, row)
+            at.entries = self.rows[row]
+            at.entries.base = at.index.entries.base
+            self.tickets[row] = self.post(at)
+            self.places[row] = at.entry + 1
+        self.endpoint.wait()
+
+    def _is_current(self, at: KeyEntry, row: int) -> bool:
+        """Whether the index was up to date for the key of this row as its entry was read."""
+        # If it began anew for a later row, it does not have the keys of this one's home.
+        position = self.endpoint.result(self.tickets[row])
+        return at.index.is_ready(at.hash) and at.index.is_current(at.lock, position)
+
+    def make_rows(self) -> None:
+        """Have a place for the entry of each row of a batch."""
+        while len(self.rows) < BATCH:
+            self.rows.append(DataArray(self.endpoint, 0, self.parameters))
 
     def expect_keys(self, keys: list[bytes]) -> None:
         """Prefetch the places of at most BATCH keys."""
         at = self.found
+        self.make_rows()
         for row, key in enumerate(keys):
             self.choose(at, key)
             at.index.prefetch(at.hash)
@@ -181,13 +233,15 @@ class Lookup(InlineIndex):
         """Select a key of the batch."""
         at.hash = self.batch[2 * row]
         self.enter_table(at, self.batch[2 * row + 1])
+        at.lock = at.index.lock_of(at.hash)
 
     # ---- the place of a key ---------------------------------------------------------------------
 
     def choose(self, found: KeyEntry, key: bytes) -> None:
-        """Work out a key's hash and table."""
+        """Work out a key's hash, table and lock."""
         found.hash = hash64(key)
         self.enter_table(found, (found.hash >> 32) * self.table_count >> 32)
+        found.lock = found.index.lock_of(found.hash)
 
     def table_of(self, key: bytes) -> int:
         """The number of a key's table."""
@@ -202,20 +256,44 @@ class Lookup(InlineIndex):
         found.index = self.indexes[table]
         found.entries = found.index.entries
 
+    def post(self, found: KeyEntry) -> int:
+        """Post the position of the tracker of the key that was chosen, and then its entry in the
+        index, `entry`; the ticket of the position."""
+        ticket = found.index.post_position(found.lock)
+        found.entry = found.index.find(found.hash)
+        if found.entry >= 0:
+            found.entries.post(found.entry)
+        return ticket
+
+    def read(self, found: KeyEntry) -> None:
+        """Read `position` and the entry of the key that was chosen, in one phase."""
+        ticket = self.post(found)
+        self.endpoint.wait()
+        found.position = self.endpoint.result(ticket)
+
+    def seek(self, found: KeyEntry) -> None:
+        """Read the entry of the key that was chosen."""
+        found.entry = found.index.find(found.hash)
+        if found.entry >= 0:
+            found.entries.post(found.entry)
+            self.endpoint.wait()
+
     def look_up(self, found: KeyEntry, key: bytes) -> int:
-        """Read the entry of the key that was chosen, whose index is up to date: `entry`.
+        """Whether the entry that was read of the key that was chosen, whose index was up to date
+        before, is its own; or another of the index: `entry`.
 
         DONE, TORN, or MISSING.
         """
         entries = found.entries
-        found.entry = found.index.find(found.hash)
         while found.entry >= 0:
             # LINEARIZES: get; or, if the key is missing, when the index was brought up to date, or
             # when an entry was changed since then
-            entries.read(found.entry)
             if entries.is_valid() and entries.key_is(key):
                 return DONE if entries.is_whole() else TORN
             found.entry = found.index.find_next()
+            if found.entry >= 0:
+                entries.post(found.entry)
+                self.endpoint.wait()
         return MISSING
 
     def damaged(self, found: KeyEntry, entry: int) -> StoreCorrupt:

@@ -17,13 +17,13 @@ from limpet.stores.core.parameters import (
     share_of,
 )
 from limpet.stores.loco.layout import (
+    ARRAY_MAX,
     KEY,
     LOCK_BITS,
     REDO,
     RING,
     RING_MAX,
     RING_MIN,
-    ROW_MASK,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from limpet.shm.parameters import PoolParameters
 
 KEY_SIZE: Final = 32
-LOCKS: Final = 64
+LOCKS: Final = (16, 1024)
+"""Bounds of the number of locks of a table, by default."""
+SHARE: Final = 16
+"""Entries for each lock of a table, by default; at most twice as many within the bounds."""
 LOCKS_MAX: Final = 1 << LOCK_BITS
 WAITERS: Final = 16
 """Places of each ticket lock; a client that finds none free waits without order."""
@@ -39,8 +42,8 @@ PART: Final = 4096
 """Entries of a part of the data array, at least."""
 SLACK: Final = 32
 """One entry more for so many, where there are parts: keys fall on them by chance."""
-TRACKER_MIN: Final = 64
-"""Messages that a tracker's ring has room for by default, at least."""
+TRACKER_MIN: Final = 16
+"""Messages that a tracker has room for by default, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +52,9 @@ class LocoParameters:
 
     `capacity`: keys that surely fit; `tables`: one a node; `entries`: of each data array;
     `key_size`: of the longest key; `value_size`: of the longest value that is in the array itself;
-    `locks`: of each table (NUM_LOCKS in the paper); `tracker`: messages that each tracker's ring
-    has room for; both are powers of two. `part`: entries that a client looks at together, at least,
-    as it learns the keys of a table (local_index.py).
+    `locks`: of each table (NUM_LOCKS in the paper); `tracker`: messages that the tracker of each
+    lock's keys has room for; both are powers of two. `part`: entries that a client looks at
+    together, at least, as it learns the keys of a table (local_index.py).
     """
 
     capacity: int
@@ -67,10 +70,10 @@ class LocoParameters:
         check_fields(
             self,
             **FIELDS,
-            entries=(1, ROW_MASK),
+            entries=(1, ARRAY_MAX),
             locks=(1, LOCKS_MAX),
             tracker=(RING_MIN, RING_MAX),
-            part=(1, ROW_MASK),
+            part=(1, ARRAY_MAX),
         )
         for name in ("locks", "tracker"):
             value = getattr(self, name)
@@ -86,23 +89,27 @@ class LocoParameters:
         capacity: int | None = None,
         key_size: int = KEY_SIZE,
         value_size: int = VALUE_SIZE,
-        locks: int = LOCKS,
+        locks: int | None = None,
         tracker: int | None = None,
         part: int = PART,
     ) -> LocoParameters:
         """The parameters for a pool.
 
-        By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
-        message for every entry, so that a late client never looks at more entries than it missed.
+        By default a key for every 512 bytes of its blocks, or for every four entries' bytes; a lock
+        for every 16 entries; and a message for every entry, so that a late client looks at no more
+        entries than others have changed.
         """
         check_sizes(key_size, value_size)
-        check_whole("part", part, 1, ROW_MASK)
+        check_whole("part", part, 1, ARRAY_MAX)
         capacity = inline_capacity(pool, layout, capacity, entry_words(key_size, value_size))
         entries = int(share_of(capacity, pool)) + 8
         if entries >= 2 * part:
             entries += entries // SLACK
+        if locks is None:
+            locks = max(LOCKS[0], min(LOCKS[1], 1 << max(1, entries // SHARE).bit_length() - 1))
+        check_whole("locks", locks, 1, LOCKS_MAX)
         if tracker is None:
-            tracker = max(TRACKER_MIN, 1 << (entries - 1).bit_length())
+            tracker = max(TRACKER_MIN, 1 << (entries // locks).bit_length())
         return cls(capacity, pool.nodes, entries, key_size, value_size, locks, tracker, part)
 
     @property
@@ -126,9 +133,14 @@ class LocoParameters:
         return max(1, self.entries // self.part)
 
     @property
+    def tracker_size(self) -> int:
+        """Bytes of a tracker; a table begins with them."""
+        return aligned(RING + 8 * self.tracker)
+
+    @property
     def reaches_at(self) -> int:
         """Where in a table the reaches of the parts begin."""
-        return aligned(RING + 8 * self.tracker)
+        return self.locks * self.tracker_size
 
     @property
     def locks_at(self) -> int:

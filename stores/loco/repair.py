@@ -5,11 +5,14 @@ never has the right checksum again. Here the client that gets a lock first looks
 (data_array.py), and carries out or takes back the intent in it:
 
     inserting   an entry with the claim becomes vacant again, and its object, if it has one, is
-                freed: it was never valid. If it is valid, the insert is done
+                freed: it was never valid. If the last message of the lock's tracker names it, it
+                was announced, and that it is GONE is announced, too. If it is valid, the insert is
+                done
     updating    an entry that is whole is left as it is, old or new. One that is not is written once
                 more, from the redo image: no client has read the old value since the first word of
                 the new one was there, as nothing was whole, and no client has read the new one yet
-    deleting    an entry that is still valid is left so. One that is not becomes vacant
+    deleting    an entry that is still valid is left so. One that is not becomes vacant, after its
+                key was announced to be GONE, perhaps for the second time
 
 A get that finds an entry torn again and again takes the lock, and so it ends. `recover` takes every
 lock whose journal has an intent.
@@ -24,16 +27,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.loco.layout import (
     CLAIMED,
     DELETED,
     DELETING,
+    GONE,
     INSERTING,
     INTENT_MASK,
     INTENT_SHIFT,
     PHASE_MASK,
+    ROW_MASK,
     UPDATING,
+    VACANT,
     VALID,
 )
 
@@ -58,14 +65,25 @@ def repair(writer: Writer, found: KeyEntry) -> None:
     if (state ^ claim) & ~PHASE_MASK == 0:
         phase = state & PHASE_MASK
         if what == INSERTING and phase == CLAIMED:
+            message = found.index.last_message(found.lock)
+            if message & ROW_MASK == entry:
+                found.index.announce(entry, message, GONE)
             # CRASH(repairing): the next holder finds the entry claimed, or vacant.
-            writer.vacate(found, entry, state)
+            _vacate(writer, found, entry, state)
         elif what == UPDATING and phase == VALID:
             _complete(writer, found, entry)
         elif what == DELETING and phase == DELETED:
-            writer.vacate(found, entry, state)
+            found.entries.read(entry)
+            found.index.announce(entry, hash64(found.entries.key()), GONE)
+            _vacate(writer, found, entry, state)
     writer.journal.end()
     writer.client.settle()
+
+
+def _vacate(writer: Writer, found: KeyEntry, entry: int, state: int) -> None:
+    link = writer.endpoint.load(found.entries.link_address(entry))
+    writer.vacate(found, entry, state, link)
+    found.index.see(entry, state & ~PHASE_MASK | VACANT)
 
 
 def _complete(writer: Writer, found: KeyEntry, entry: int) -> None:

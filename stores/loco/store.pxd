@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.core.base cimport Attempt
+from limpet.stores.core.base cimport Attempt, Window
 from limpet.stores.core.inline cimport InlineStore
 from limpet.stores.core.status cimport *
 from limpet.stores.loco.batch_updates cimport BatchUpdates

@@ -1,24 +1,27 @@
 """LOCO's kvstore: values in arrays of the memory nodes, an index of all keys in every process.
 
-"LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on
-each memory node, chosen by the key's hash; its layout is in layout.py. A table has a data array
-(data_array.py) with a place for every key, locks with a journal each (locking.py), and a tracker
-(local_index.py), whose messages name the entries that have changed. Every process has its own index
-of the table (local_index.py), key -> entry, which the tracker keeps up to date.
+"LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on each memory
+node, chosen by the key's hash; its layout is in layout.py. A table has a data array (data_array.py)
+with a place for every key, locks (key_locks.py) with a journal each (data_array.py), and for the
+keys of each lock a tracker (local_index.py), whose messages tell which entry has which key. Every
+process has its own index of the table (local_index.py), key -> entry, which the trackers keep up to
+date.
 
-Get takes no lock, and no pin if the value is in the entry (inline.py): bring the index up to date,
-which costs one load if nothing has changed; look the key up; read the entry. If the entry is valid
+Get takes no lock, and no pin if the value is in the entry (inline.py): look the key up; load the
+position of the tracker, and read the entry after it; if there are new messages, bring the index up
+to date, and begin again. If the entry is valid
 and whole, and of the life in the index, it has the value. If it is torn, the get begins again,
 after some tries with the lock (so gets end). Else the key is missing.
 
-Insert, update and delete hold the lock of the key, hash mod number of locks. Bring the index up to
-date; note the intent in the journal; then
+Insert, update and delete take the lock of the key, and read the lock's journal, the position of its
+tracker and the entry in the same phase. Bring the index up to date; note the intent in the journal;
+then
     insert   claim a vacant entry, by a CAS that counts its counter up; write the pair and the
              checksum; append a message; set it valid
     update   the new words to the journal; then over the entry, which stays valid
     delete   set it deleted; append a message; make it vacant
-and clear the intent. A value too long for an entry is in an object that was written before; the
-entry links to it.
+clear the intent, and release the lock, in one phase with the writes. A value too long for an entry
+is in an object that was written before; the entry links to it.
 
 Linearization points: insert and delete by the store of the state word, update by the last word of
 the entry. A get that returns a value: by the read of the entry. A get that finds nothing, when it
@@ -28,14 +31,13 @@ of a key are made under its lock, one after the other (lemma C.1).
 
 A kill leaves behind: a lock, which waiting clients pass over; an intent in its journal, which the
 next holder of the lock completes or takes back (repair.py); in the client journal (client.py) the
-objects that were to be linked, or had been; and a message that is not announced. A client waits
-only for a client that holds a lock.
+objects that were to be linked, or had been. A client waits only for a client that holds a lock.
 
 Where we deviate from the paper
     - no client waits until another has applied a message (L1): a lookup applies them
       (local_index.py)
-    - one tracker for each memory node's table, to which all append, where the paper has one for
-      each node that inserts; messages name the entry, and not the key
+    - a tracker for the keys of each lock, where the paper has one for each node that inserts; its
+      messages have bits of the key's hash, and not the key
     - the entry of a key is on the node of its hash, where the paper takes an entry of the node that
       inserts: so a lost node takes everything of its keys with it, and nothing of others
     - any client may claim any vacant entry; the valid bit is a phase, so that an entry that will be
@@ -49,7 +51,8 @@ lease, and then kill it (docs/operations.md), or go on waiting, as the pool's `f
 is replicated.
 
 Round trips without conflict: get 1 (and 1 or 2 for an object, and 1 if the last one that was found
-was in its entry), insert 5, update 2, delete 4; 32 updates in one `put_many` 2 (batch_updates.py).
+was in its entry), insert 3, update 2, delete 2; one more after others' inserts and deletes of keys
+with that lock; 32 updates in one `put_many` 2 (batch_updates.py).
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ class Kvstore(InlineStore):
         self.glance()
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
-        self.writer = Writer(pool, self.lookup, parameters.locks)
+        self.writer = Writer(pool, self.lookup)
         self.locking = Locking(self, self.lookup, self.writer, parameters)
         self.updates = BatchUpdates(self.client, self.lookup, self.locking, parameters)
 
@@ -123,14 +126,22 @@ class Kvstore(InlineStore):
         while start < len(pairs):
             start = self._put_some(pairs, start)
 
-    def _put_once(self, pairs: Any, start: int, left: list[int]) -> int:
-        return self.updates.put(pairs, start, left)
+    def run_batch(self, window: Any) -> None:
+        if window.reads():
+            window.unread = self.get_batch(window.keys, window.found)
+        if window.start < len(window.pairs):
+            self.updates.put(window.pairs, window.start, window.left, window)
 
     def _put_some(self, pairs: Any, start: int) -> int:
         """Put the pairs from `start` on that make a batch; which pair comes next."""
         left: list[int] = []
-        end: int = self.within(self._put_once, pairs, start, left)
-        self.operations += end - start - len(left)
+        self.client.enter()
+        try:
+            self.require_there()
+            end = self.updates.put(pairs, start, left, None)
+        finally:
+            self.client.leave()
+        self._count(end - start - len(left), end - start - len(left))
         for at in left:
             key, value = pairs[at]
             self.put(key, value)
@@ -160,7 +171,12 @@ class Kvstore(InlineStore):
         if way is not None:
             raise StoreFull(self._why_full(key))
         self.recover()  # entries that dead clients had claimed become vacant
+        # And those become known that others have made vacant under locks that we do not use.
+        self.within(self._refresh_all, key)
         return Attempt()
+
+    def _refresh_all(self, key: bytes) -> None:
+        self.lookup.indexes[self.lookup.table_of(key)].refresh_all()
 
     def _why_full(self, key: bytes) -> str:
         return (

@@ -11,6 +11,8 @@ from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 
+cdef u64 FEW
+
 cdef u64 claimed_state(u64 lock, u64 counter) noexcept
 
 cdef class Writer:
@@ -19,17 +21,16 @@ cdef class Writer:
     cdef readonly Allocator allocator
     cdef readonly Lookup lookup
     cdef readonly EntryJournal journal
-    cdef readonly u64 lock_count
 
     @cython.locals(entry='long long', reference=u64, outcome=int, node=u64)
     cpdef int change(self, KeyEntry found, bytes key, bytes value, u64 size, int mode, bytes expected=*) except -1
     @cython.locals(entries=DataArray, state=u64, linked=u64, count=u64)
     cdef int _update(self, KeyEntry found, u64 entry, bytes key, bytes value, u64 reference) except -1
-    @cython.locals(entries=DataArray, state=u64, count=u64, entry='long long', number=u64)
+    @cython.locals(entries=DataArray, state=u64, count=u64, entry='long long')
     cdef int _insert(self, KeyEntry found, bytes key, bytes value, u64 reference) except -1
-    @cython.locals(endpoint=Endpoint, index=LocalIndex, lock=u64, entry='long long', address=u64, there=u64, counter=u64, state=u64)
+    @cython.locals(endpoint=Endpoint, index=LocalIndex, entry='long long', address=u64, there=u64, ticket=u64, counter=u64, state=u64, seen=u64, ahead=u64)
     cdef tuple _claim(self, KeyEntry found)
-    @cython.locals(state=u64)
+    @cython.locals(state=u64, linked=u64)
     cdef int _delete(self, KeyEntry found, u64 entry) except -1
-    @cython.locals(link_address=u64, vacant=u64, number=u64, link=u64)
-    cpdef int vacate(self, KeyEntry found, u64 entry, u64 state) except -1
+    @cython.locals(link_address=u64)
+    cpdef int vacate(self, KeyEntry found, u64 entry, u64 state, u64 linked) except -1

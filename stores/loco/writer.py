@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REFERENCE_MASK
@@ -14,9 +14,11 @@ from limpet.stores.loco.layout import (
     COUNTER_SHIFT,
     DELETED,
     DELETING,
+    GONE,
     INSERTING,
     LOCK_SHIFT,
     PHASE_MASK,
+    READ_AT_ONCE,
     TORN,
     UPDATING,
     VACANT,
@@ -24,17 +26,20 @@ from limpet.stores.loco.layout import (
 )
 from limpet.stores.loco.lookup import KeyEntry, Lookup
 
+FEW: Final = 4
+"""A client looks at so many more entries when one was taken that it thought vacant; then at twice
+as many each time."""
+
 
 class Writer:
     """Changes by one handle of a store. `journal`: that of the lock that is held."""
 
-    def __init__(self, pool: Any, lookup: Lookup, lock_count: int) -> None:
+    def __init__(self, pool: Any, lookup: Lookup) -> None:
         self.client = pool.client
         self.endpoint = pool.endpoint
         self.allocator = pool.allocator
         self.lookup = lookup
         self.journal = EntryJournal(pool.endpoint)
-        self.lock_count = lock_count
 
     def change(
         self,
@@ -45,11 +50,10 @@ class Writer:
         mode: int,
         expected: bytes | None = None,
     ) -> int:
-        """Change a key that was chosen, and whose index is up to date; `size`: bytes of the object
-        for the value, or 0. DONE, EXISTS, MISSING, NO_MEMORY, or FULL. With `expected` EXISTS, too,
-        if the value is another one."""
+        """Change a key that was chosen, whose index is up to date, and whose entry was read;
+        `size`: bytes of the object for the value, or 0. DONE, EXISTS, MISSING, NO_MEMORY, or FULL.
+        With `expected` EXISTS, too, if the value is another one."""
         outcome = self.lookup.look_up(found, key)
-        self.endpoint.wait()
         entry = found.entry
         if outcome == TORN:
             raise self.lookup.damaged(found, entry)
@@ -102,8 +106,8 @@ class Writer:
         # CRASH(claimed): never valid; the next holder of the lock makes it vacant.
         entries.write(entry, count, 0)
         # ORDER: written before it is announced, and announced before it is valid (L3).
-        number = found.index.tracker.append(entry)
-        found.index.note_change(entry, found.hash, state, number)
+        found.index.announce(entry, found.hash, 0)
+        found.index.note_change(entry, found.hash, state)
         # LINEARIZES: insert
         self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)
         # CRASH(inserted): the next holder of the lock finds it valid, and leaves it so.
@@ -111,53 +115,66 @@ class Writer:
         return DONE
 
     def _claim(self, found: KeyEntry) -> tuple[int, int]:
-        """Claim a vacant entry; it and its state, or -1: there is none."""
+        """Claim a vacant entry; it and its state, or -1: there is none. 1 round trip, if the index
+        has seen the entry's state."""
         endpoint, index = self.endpoint, found.index
-        lock = found.hash & self.lock_count - 1
         index.search(self.client.ident, found.hash)
-        while True:
-            entry = index.candidate()
-            if entry < 0:
-                return -1, 0
+        ahead = 0
+        entry = index.candidate()
+        while entry >= 0:
             address = found.entries.address(entry)
-            there = endpoint.load(address)
-            index.see(entry, there)
-            counter = there >> COUNTER_SHIFT
-            if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
-                continue
-            state = claimed_state(lock, counter + 1)
-            # ORDER: the intent before the claim, or no client could tell which lock's holder
-            # claimed it.
-            self.journal.declare(INSERTING, entry, state)
-            if endpoint.cas(address, there, state) == there:
+            there = index.states[entry]
+            if there & PHASE_MASK != VACANT:
+                ticket = endpoint.post_load(address)
                 endpoint.wait()
-                return entry, state
-            self.journal.end()
+                there = endpoint.result(ticket)
+                index.see(entry, there)
+            counter = there >> COUNTER_SHIFT
+            if there & PHASE_MASK == VACANT and counter < COUNTER_MAX:
+                state = claimed_state(found.lock, counter + 1)
+                # ORDER: the intent before the claim, or no client could tell which lock's holder
+                # claimed it.
+                self.journal.declare(INSERTING, entry, state)
+                ticket = endpoint.post_cas(address, there, state)
+                index.post_ahead(ahead)
+                endpoint.wait()
+                seen = endpoint.result(ticket)
+                if seen == there:
+                    return entry, state
+                self.journal.end()
+                index.see(entry, seen)
+                index.see_ahead()
+                if seen & PHASE_MASK == VACANT:
+                    continue
+                if ahead == 0:
+                    index.scatter()
+                ahead = min(max(FEW, 2 * ahead), READ_AT_ONCE)
+            entry = index.candidate()
+        return -1, 0
 
     def _delete(self, found: KeyEntry, entry: int) -> None:
-        state = found.entries.state()
+        state, linked = found.entries.state(), found.entries.link()
         self.journal.declare(DELETING, entry, state)
         # LINEARIZES: delete
         self.endpoint.store(found.entries.address(entry), state & ~PHASE_MASK | DELETED)
         # CRASH(deleted): the next holder of the lock makes it vacant.
-        self.vacate(found, entry, state)
+        found.index.announce(entry, found.hash, GONE)
+        self.vacate(found, entry, state, linked)
+        found.index.note_change(entry, found.hash, state & ~PHASE_MASK | VACANT)
         self.journal.end()
 
-    def vacate(self, found: KeyEntry, entry: int, state: int) -> None:
-        """Announce that an entry is not valid, and make it vacant.
+    def vacate(self, found: KeyEntry, entry: int, state: int, linked: int) -> None:
+        """Make an entry vacant that is not valid, and is not announced, or as GONE.
 
-        With its lock held. Its object is in the client journal then, and no longer linked.
+        With its lock held. Its object, `linked`, is in the client journal then, and no longer
+        linked.
         """
-        link_address = found.entries.link_address(entry)
-        vacant = state & ~PHASE_MASK | VACANT
-        number = found.index.tracker.append(entry)
-        found.index.note_change(entry, 0, vacant, number)
-        # ORDER: announced before it is vacant; the link is cleared before that, too.
-        link = self.endpoint.load(link_address)
-        if link:
-            self.client.log(link & REFERENCE_MASK, link_address)
+        if linked:
+            link_address = found.entries.link_address(entry)
+            self.client.log(linked & REFERENCE_MASK, link_address)
+            # ORDER: announced before it is vacant; the link is cleared before that, too.
             self.endpoint.store(link_address, 0)
-        self.endpoint.store(found.entries.address(entry), vacant)
+        self.endpoint.store(found.entries.address(entry), state & ~PHASE_MASK | VACANT)
 
 
 def claimed_state(lock: int, counter: int) -> int:

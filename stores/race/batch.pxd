@@ -21,6 +21,7 @@ cdef class Batch:
     cdef readonly list keys
     cdef readonly list values
     cdef readonly u64[::1] states
+    cdef readonly u64[::1] modes
     cdef readonly u64[::1] sizes
     cdef readonly u64[::1] hashes
     cdef readonly u64[::1] nodes
@@ -42,7 +43,9 @@ cdef class Batch:
         count=int, end=Py_ssize_t, size=Py_ssize_t, pair=tuple, key=bytes, value=bytes, seen=u64,
         hashed=u64, keys=list, values=list,
     )
-    cdef int take_in(self, pairs, Py_ssize_t start, Py_ssize_t prefix) except -1
+    cdef int take_in(
+        self, pairs, Py_ssize_t start, Py_ssize_t prefix, bytes modes
+    ) except -1
     @cython.locals(count=int, end=Py_ssize_t)
     cdef int take_keys(self, list keys, Py_ssize_t start) except -1
     cdef int begin(self, list keys, list values) except -1
@@ -106,3 +109,5 @@ cdef class BatchSearch:
     cdef bint _object_arrived(
         self, int row, bytes key, Objects reader, list values, Py_ssize_t first
     ) except -1
+    @cython.locals(decided=bint, row=int, slot=u64, place=Place)
+    cdef bint settle(self, int start, int end) except -1

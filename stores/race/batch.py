@@ -63,7 +63,7 @@ from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import HELD, HELD_MASK
 from limpet.stores.core.object_layout import HEADER
 from limpet.stores.core.records import Objects
-from limpet.stores.core.status import BATCH, LEFT, MADE, READY
+from limpet.stores.core.status import BATCH, DELETE, LEFT, MADE, PUT, READY
 from limpet.stores.race.index import Index, Place
 from limpet.stores.race.layout import OBJECT_MASK
 
@@ -85,6 +85,8 @@ class Batch:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.states = array("Q", bytes(8 * BATCH))
+        self.modes = array("Q", bytes(8 * BATCH))
+        """PUT, INSERT, UPDATE or DELETE."""
         self.sizes = array("Q", bytes(8 * BATCH))
         """Bytes of the objects."""
         self.hashes = array("Q", bytes(8 * BATCH))
@@ -115,9 +117,9 @@ class Batch:
         """The objects of a step, as `Heap` takes them."""
         self.width = most // 2
 
-    def take_in(self, pairs: Any, start: int, prefix: int) -> int:
+    def take_in(self, pairs: Any, start: int, prefix: int, modes: bytes | None) -> int:
         """Take pairs in from `start` on; how many there are. `prefix`: bytes of an object before
-        its header."""
+        its header; `modes`: of the pairs; None: all are put."""
         count = 0
         seen = 0
         keys: list[bytes] = []
@@ -142,6 +144,7 @@ class Batch:
             values.append(value)
             self.sizes[count] = size
             self.states[count] = READY
+            self.modes[count] = PUT if modes is None else modes[start]
             count += 1
             start += 1
         self.begin(keys, values)
@@ -156,6 +159,7 @@ class Batch:
             if self.repeats(count):
                 break
             self.states[count] = READY
+            self.modes[count] = DELETE
             count += 1
         self.begin(keys[start : start + count], [])
         return count
@@ -359,7 +363,7 @@ class BatchSearch:
         self, keys: list[bytes], count: int, values: list[Any] | None = None, first: int = 0
     ) -> None:
         """Find the slots of the keys whose rows were considered. The value of the key of row k
-        becomes number `first + k` of `values`, if the key is there."""
+        becomes number `first + k` of `values`, if the key is there, and that is not negative."""
         at_once = self.endpoint.hints
         while len(self.readers) < (1 if at_once else BATCH):
             self.readers.append(self.index.objects.reader())
@@ -424,9 +428,28 @@ class BatchSearch:
             place.busy = 0
             self.slots[row] = index.address(place, at)
             self.left[row] = 0
-            if values is not None:
+            if values is not None and first + row >= 0:
                 values[first + row] = reader.value()
             return False
         if word & HELD_MASK != HELD:
             self.others[row] = word
         return self.left[row] != 0
+
+    # ---- afterwards -----------------------------------------------------------------------------
+
+    def settle(self, start: int, end: int) -> bool:
+        """Whether each of these rows, whose keys are read only, is decided: its key is there, or it
+        is surely missing. In a durable pool what was seen persists first."""
+        decided = True
+        for row in range(start, end):
+            slot = self.slots[row]
+            if not slot or self.endpoint.durable:
+                place = self.places[row]
+                decided = decided and (slot != 0 or not place.busy)
+                if self.endpoint.durable:
+                    self.index.depend(place, slot)
+        return decided
+
+    def missed(self, values: list[Any]) -> list[int]:
+        """The places of the keys that have no value."""
+        return [at for at, value in enumerate(values) if value is None]

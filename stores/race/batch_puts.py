@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import LimpetError
-from limpet.stores.core.status import LEFT, MADE, READY
+from limpet.stores.core.base import Window
+from limpet.stores.core.status import CONTESTED, INSERT, LEFT, MADE, READY, UPDATE
 from limpet.stores.race.batch import Batch, BatchSearch
 from limpet.stores.race.index import Place
 from limpet.stores.race.layout import FROZEN
@@ -33,23 +35,51 @@ class BatchPuts:
         """In an operation: put the pairs from `start` on that make a batch; which pair comes next.
         Those to be put one by one are appended to `left`."""
         batch = self.batch
-        if batch.take_in(pairs, start, self.objects.prefix) < 2:
+        if batch.take_in(pairs, start, self.objects.prefix, None) < 2:
             left.append(start)
             return start + 1
-        ready = False
-        try:
-            self.find_all(batch)
-            batch.fit()
-            ready = self.make_all(batch) != 0
-        except LimpetError:
-            # All keys are put one by one: the key that has met the error meets it again, after
-            # those before it.
-            pass
-        if ready:
-            self.change_all(batch)
+        if self._prepare(batch, None):
+            self.change_all(batch, None)
         end = start + batch.count
         batch.leave_out(start, left)
         return end
+
+    def _prepare(self, batch: Batch, window: Window | None) -> bool:
+        """All phases before the first slot is changed; whether any row is to be changed."""
+        try:
+            self.find_all(batch, window)
+            batch.fit()
+            return self.make_all(batch) != 0
+        except LimpetError:
+            # All keys are put one by one: the key that has met the error meets it again, after
+            # those before it.
+            return False
+
+    def run(self, window: Window) -> None:
+        """In an operation: change the next pairs of a window that make a batch, and read its keys
+        in the same phases (`Store.run_batch`)."""
+        batch, start = self.batch, window.start
+        least = 1 if window.reads() else 2
+        if batch.take_in(window.pairs, start, self.objects.prefix, window.modes) < least:
+            window.left.append(start)
+            window.end = start + 1
+        else:
+            ready = self._prepare(batch, window)
+            window.end = start + batch.count
+            if ready:
+                self._change(batch, window)
+            batch.leave_out(start, window.left)
+
+    def _change(self, batch: Batch, window: Window) -> None:
+        """Change all rows. After an error, those are in doubt that may have been changed or not."""
+        try:
+            self.change_all(batch, window)
+        except LimpetError as error:
+            window.error = error
+            for row in range(batch.count):
+                if batch.states[row] == READY or batch.states[row] == CONTESTED:
+                    window.doubtful.append(window.start + row)
+                    batch.states[row] = MADE
 
     def delete(self, keys: list[bytes], start: int, left: list[int], missing: list[int]) -> int:
         """In an operation: delete the keys from `start` on that make a batch; which key comes next.
@@ -59,7 +89,7 @@ class BatchPuts:
         batch.take_keys(keys, start)
         ready = False
         try:
-            self.find_all(batch)
+            self.find_all(batch, None)
             ready = True
         except LimpetError:
             pass  # as in `put`
@@ -86,13 +116,25 @@ class BatchPuts:
                         self.index.depend(place, 0)
         return others
 
-    def find_all(self, batch: Batch) -> None:
+    def find_all(self, batch: Batch, window: Window | None) -> None:
         """Find the slot of each row, or a vacant one. A row that has to wait, or for which there is
-        no room, is LEFT."""
+        no room, is LEFT, and so is one whose key is there, or not, other than its mode has it. Read
+        the keys of the window, in rows of their own."""
         index, search = self.index, self.search
-        search.locate_to_write(batch.hashes, batch.count)
-        search.match(batch.keys, batch.count)
-        for row in range(batch.count):
+        count = batch.count
+        if window is None or not window.reads():
+            search.locate_to_write(batch.hashes, count)
+            search.match(batch.keys, count)
+        else:
+            for row, key in enumerate(window.keys):
+                batch.hashes[count + row] = hash64(key)
+            total = count + len(window.keys)
+            search.locate_to_write(batch.hashes, total)
+            values: list[bytes | None] = [None] * len(window.keys)
+            search.match(batch.keys + window.keys, total, values, -count)
+            window.unread = [] if search.settle(count, total) else search.missed(values)
+            window.found = values
+        for row in range(count):
             place = search.places[row]
             batch.nodes[row] = index.node_of(place.table)
             batch.heads[row] = place.head
@@ -103,8 +145,10 @@ class BatchPuts:
                 batch.states[row] = LEFT
             elif slot:
                 word = batch.words[row] = place.word
-                if word & FROZEN or word & HELD_MASK == HELD:
+                if word & FROZEN or word & HELD_MASK == HELD or batch.modes[row] == INSERT:
                     batch.states[row] = LEFT
+            elif batch.modes[row] == UPDATE:
+                batch.states[row] = LEFT
             else:
                 self._find_room(place, batch, row)
 
@@ -168,6 +212,7 @@ class BatchPuts:
                     batch.hashes[row],
                 )
 
-    def change_all(self, batch: Batch) -> None:
-        """Change the slots of all rows."""
+    def change_all(self, batch: Batch, window: Window | None) -> None:
+        """Change the slots of all rows. The keys of `window` may be read in the same phases, unless
+        they were. After an error, READY and CONTESTED rows are in doubt."""
         self.slots.change_all(self.search, batch)

@@ -312,7 +312,7 @@ class Mending:
         """By reference, the bytes of pairs and subtables that take blocks of their own."""
 
     def run(self) -> dict[int, int]:
-        """Make it whole; `large`. What is on a lost node is left."""
+        """Make the index whole, but for its parts on lost nodes; returns `large`."""
         for table in range(self.index.subtables):
             try:
                 for number in self.index.roots():

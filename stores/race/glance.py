@@ -2,7 +2,7 @@
 
 A pin costs a full barrier, and while a pinned client stands still no memory is used again. A glance
 reads memory that may be given up and used again at any step, and proves afterwards that it was not.
-A stopped reader keeps nothing from anybody.
+A stopped reader keeps no memory from other clients.
 
 Each object of a store with glances begins with a stamp, a word that no other object of the pool
 ever has (stores/core/records.py). It never changes while the object is in use, and the memory's

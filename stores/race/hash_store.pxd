@@ -3,9 +3,10 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.clients.holds cimport Holds as ClientHolds
+from limpet.shm.endpoint.slots cimport MISSED
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.shm.endpoint.words cimport *
-from limpet.stores.core.base cimport Attempt, Store, as_bytes
+from limpet.stores.core.base cimport Attempt, Store, Window, as_bytes
 from limpet.stores.core.feed cimport Feed
 from limpet.stores.core.feed_layout cimport OPEN
 from limpet.stores.core.object_layout cimport *
@@ -80,7 +81,7 @@ cdef class HashStore(Store):
     @cython.locals(holds=ClientHolds)
     cpdef int let_go_of(self, owner) except -1
     @cython.locals(
-        row=int, count=int, first=Py_ssize_t, search=BatchSearch, decided=bint, slot=u64, at=Place
+        count=int, first=Py_ssize_t, search=BatchSearch
     )
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)
@@ -94,7 +95,11 @@ cdef class HashStore(Store):
     cdef u64 make_object(
         self, Place place, bytes key, bytes value, u64 size, Attempt way
     ) except? 0
-    @cython.locals(feed=Feed, outcome=int, end=Py_ssize_t, undone=Py_ssize_t)
+    @cython.locals(puts=BatchPuts)
+    cpdef int run_batch(self, Window window) except -1
+    @cython.locals(puts=BatchPuts, end=Py_ssize_t)
+    cdef Py_ssize_t _batch(self, items, Py_ssize_t start, list left, list missing) except -1
+    @cython.locals(feed=Feed, puts=BatchPuts, outcome=int, end=Py_ssize_t, undone=Py_ssize_t)
     cdef Py_ssize_t _batch_noted(self, items, Py_ssize_t start, list left, list missing) except -1
     cpdef int back_off(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(splitter=Splitter, scope=bint, attempt=u64, met=HashAttempt)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.slots import MISSED
 from limpet.shm.endpoint.words import (
     ADDRESS_MASK,
     OWES,
@@ -101,8 +102,8 @@ class HashStore(Store):
         self.glances = self.pool.is_in_place
 
     def batches_puts(self) -> None:
-        """From now on `put_many` makes batches. Not for a store whose single puts have steps of
-        their own. Called when the store is made."""
+        """From now on `put_many` makes batches. Called when the store is made, unless its single
+        puts have steps of their own."""
         self.puts = BatchPuts(self.search, self.slots, self.allocator, self.client, self.replicas)
 
     def replaced(self, node: int) -> None:
@@ -167,11 +168,13 @@ class HashStore(Store):
     # ---- values in place ----------------------------------------------------------------------
 
     def hold(self, key: bytes, owner: Any) -> tuple[int, int] | None:
-        self.operations += 1
+        self._count(1, 0)
         attempt = 0
         while isinstance(found := self._hold(key, owner), HashAttempt):
             attempt += 1
             self._go_on(AGAIN, found, key, b"", 0, PUT, attempt)
+        if found is None:
+            self.endpoint.figures[self.row + MISSED] += 1
         return found
 
     def _hold(self, key: bytes, owner: Any) -> Any:
@@ -215,7 +218,7 @@ class HashStore(Store):
         return 0
 
     def reserve_object(self, key: bytes, size: int, owner: Any) -> tuple[int, int]:
-        self.operations += 1
+        self._count(1, 1)
         reference = self._allocated(key, size, owner)
         start = self.objects.prefix + HEADER + (len(key) + 7 & ~7)
         return reference, (reference & ADDRESS_MASK) + start
@@ -292,21 +295,24 @@ class HashStore(Store):
         found += [None] * count
         search.locate_to_read(keys, count)
         search.match(keys, count, found, first)
-        decided = True
-        for row in range(count):
-            slot = search.slots[row]
-            if not slot or self.endpoint.durable:
-                at = search.places[row]
-                decided = decided and (slot != 0 or not at.busy)
-                if self.endpoint.durable:
-                    self.index.depend(at, slot)
-        return decided
+        return bool(search.settle(0, count))
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""
         data = key if type(key) is bytes else as_bytes("key", key)
         if self._change(data, b"", 0, DELETE, None) == MISSING:
             raise KeyError(key)
+
+    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
+        """As of every store; 3 round trips in `race`, 2 if the value is another one."""
+        if self.transactional or not self.swaps:
+            return bool(Store.swap(self, key, expected, value))
+        name, was = as_bytes("key", key), as_bytes("value", expected)
+        data = b"" if value is None else as_bytes("value", value)
+        size = self.objects.size_of(name, data)
+        way = HashAttempt(size)
+        way.expected = was
+        return self._change(name, data, size, DELETE if value is None else UPDATE, way) == DONE
 
     def delete_once(self, place: Place, key: bytes) -> int:
         """DONE, MISSING, AGAIN or FULL."""
@@ -418,29 +424,38 @@ class HashStore(Store):
             start = end
         return count
 
+    def run_batch(self, window: Any) -> None:
+        puts: Any = self.puts
+        if window.start == len(window.pairs) or puts is None or self.feed is not None:
+            Store.run_batch(self, window)
+        else:
+            puts.run(window)
+            if window.reads():
+                window.unread = self.get_batch(window.keys, window.found)
+
     def _batch(self, items: Any, start: int, left: list[int], missing: list[int] | None) -> int:
         """Put the pairs from `start` on that make a batch, or, with `missing`, delete such keys;
         which of them comes next. `left`, `missing`: as of BatchPuts."""
-        end = self.within(self._batch_once, items, start, left, missing)
-        self.operations += end - start - len(left)
-        return int(end)
-
-    def _batch_once(
-        self, items: Any, start: int, left: list[int], missing: list[int] | None
-    ) -> int:
-        """As `_batch`, in an operation."""
-        puts = self.puts
-        if self.feed is not None:
-            return self._batch_noted(items, start, left, missing)
-        if missing is None:
-            return int(puts.put(items, start, left))  # type: ignore[union-attr]
-        return int(puts.delete(items, start, left, missing))  # type: ignore[union-attr]
+        puts: Any = self.puts
+        self.client.enter()
+        try:
+            self.require_there()
+            if self.feed is not None:
+                end = self._batch_noted(items, start, left, missing)
+            elif missing is None:
+                end = puts.put(items, start, left)
+            else:
+                end = puts.delete(items, start, left, missing)
+        finally:
+            self.client.leave()
+        self._count(end - start - len(left), end - start - len(left))
+        return end
 
     def _batch_noted(
         self, items: Any, start: int, left: list[int], missing: list[int] | None
     ) -> int:
-        """As `_batch_once`, with a feed (feed.py); the lists are empty. Where a pair is not one of
-        bytes, the first one is left, to be put singly."""
+        """As `_batch`, in an operation, with a feed (feed.py); the lists are empty. Where a pair is
+        not one of bytes, the first one is left, to be put singly."""
         feed: Any = self.feed
         puts: Any = self.puts
         keys = items[start : start + BATCH]

@@ -157,8 +157,9 @@ class Place:
 
 
 class Remembered:
-    """What a handle remembers of the directories. Replaced as a whole when it has to be deeper: a
-    signal handler can raise between any two parts, and compiled code trusts these bounds."""
+    """A handle's notes on the directories. They are replaced as a whole when they have to be
+    deeper: a signal handler can raise between any two parts, and compiled code trusts these bounds.
+    """
 
     def __init__(self, deepest: int, depths: Any, known: Any) -> None:
         self.deepest = deepest

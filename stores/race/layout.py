@@ -1,4 +1,4 @@
-"""Words of RACE hashing in memory; their tables are in index.py and store.py. Plain constants.
+"""Words of RACE hashing in memory; their tables are in index.py. Plain constants.
 
 Counters of less than a word: the numbers of vacant slots, in `rtx-race`, `fusee` and `swarm`, and
 of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second

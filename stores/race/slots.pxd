@@ -18,8 +18,9 @@ cdef class Slots:
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects
 
-    @cython.locals(word=u64, old=int, ticket=u64)
+    @cython.locals(word=u64, found=u64, old=int, ticket=u64)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    cpdef bint is_blind(self) except -1
     cdef u64 link_of(self, u64 slot, u64 head) except? 0
     cdef u64 old_link_of(self, u64 link) noexcept
     cpdef int begin_changes(self) except -1

@@ -1,9 +1,19 @@
 """Changes of slots, by one CAS each: RACE's update and delete, and an insert of our own.
 
 Update and delete are the paper's (Zuo et al., ATC '21; FUSEE section 4.2): a client that has found
-the slot changes it by a CAS. The paper's insert writes the slot and then looks for a duplicate,
-removing the later of two; a reader can have seen the later one already, which is not linearizable.
-Our insert is decided by one CAS:
+the slot changes it by a CAS, and starts again if it fails.
+
+If every change of a store is blind (`fusee` before its first compare-and-set), an update whose CAS
+fails because the pair was replaced or deleted took effect just before that change, as SNAPSHOT's
+loser does (FUSEE section 4.3): it is done, and its object is freed. The client has been
+pinned since it read the slot, so the word stood for the same object until then. In other stores the
+change may have been made because of the value that was there. An update also starts again if the
+slot is frozen, as its pair is still there; and in a durable pool, where a power cut may undo the
+other change, which its client persists later.
+
+The paper's insert writes the slot and then looks for a duplicate, removing the later of two; a
+reader can have seen the later one already, which is not linearizable. Our insert is decided by one
+CAS:
 
     1. CAS an empty slot to the object, tentative; read both combined buckets again (one round trip)
     2. a valid slot holds the key: withdraw. Another tentative slot holds it: the one at the lower
@@ -69,15 +79,21 @@ class Slots:
         ticket = self.endpoint.post_cas(slot, word, desired)
         # CRASH(updated): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
-        if self.endpoint.result(ticket) != word:
-            if not self.endpoint.durable:
-                # The client that has changed the slot frees the old object. Nothing links to the
-                # new one, so the end of the operation frees it without a look.
-                self.client.drop(old)
-                self.client.retarget(0, 0)
+        found = self.endpoint.result(ticket)
+        if found == word:
+            self.client.exchange(0, old)
+            return DONE
+        if self.endpoint.durable:
             return AGAIN
-        self.client.exchange(0, old)
-        return DONE
+        # The client that has changed the slot frees the old object. Nothing links to the new one,
+        # so the end of the operation frees it without a look.
+        self.client.drop(old)
+        self.client.retarget(0, 0)
+        return DONE if found != word | FROZEN and self.is_blind() else AGAIN
+
+    def is_blind(self) -> bool:
+        """Whether no change until now has depended on the value that it replaced."""
+        return False
 
     def link_of(self, slot: int, head: int) -> int:
         """The name of a slot in the client journal. `head`: as `Batch.heads`."""

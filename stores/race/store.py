@@ -18,10 +18,10 @@ from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.base import as_bytes
 from limpet.stores.core.records import StampedObjects
-from limpet.stores.core.status import DELETE, DONE, EXISTS, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.core.status import DELETE, EXISTS, MISSING, NO_MEMORY
 from limpet.stores.race.check import Check, Mending
 from limpet.stores.race.glance import Glance
-from limpet.stores.race.hash_store import HashAttempt, HashStore
+from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.slots import Slots
@@ -61,7 +61,7 @@ class Race(HashStore):
 
     def _of_value(self, key: Any, take: Callable[[], Any]) -> Any:
         """The result of `take`, with the object of `key` in the image; None: there is none."""
-        self.operations += 1
+        self._count(1, 0)
         return self.within(self._take_once, as_bytes("key", key), take)
 
     def _take_once(self, key: bytes, take: Callable[[], Any]) -> Any:
@@ -70,15 +70,6 @@ class Race(HashStore):
         if self.endpoint.durable:
             self.index.depend(self.place, slot)
         return take() if slot else None
-
-    def swap(self, key: Any, expected: bytes, value: Any = None) -> bool:
-        """As of every store. 3 round trips; 2 if the value is another one."""
-        name, was = as_bytes("key", key), as_bytes("value", expected)
-        data = b"" if value is None else as_bytes("value", value)
-        size = self.objects.size_of(name, data)
-        way = HashAttempt(size)
-        way.expected = was
-        return self._change(name, data, size, DELETE if value is None else UPDATE, way) == DONE
 
     def _swap_once(self, key: bytes, expected: bytes, value: bytes, size: int, mode: int) -> int:
         place = self.place

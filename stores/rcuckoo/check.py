@@ -15,20 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.layout import SLOTS_USED
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.core.names import shown
 from limpet.stores.core.whole import check_each, wrong_with_object
 from limpet.stores.rcuckoo.layout import (
     INLINE,
+    LEASE,
     LENGTH_MASK,
     LENGTH_SHIFT,
     LOOKS_MAX,
-    PATH,
-    PATH_MASK,
-    PATH_SHIFT,
     SLOTS,
     TRAILER_WORDS,
 )
@@ -150,9 +146,7 @@ class RcuckooCheck:
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
             repair = Repair(store, store.lookup.tables[table])
-            store.pool.exclusively(
-                functools.partial(repair.recover_owners, *self._lock(table, row))
-            )
+            store.pool.exclusively(functools.partial(repair.recover_holder, self._lock(table, row)))
 
     def _is_torn(self, table: int, row: int) -> bool:
         """Whether the row is not whole, and no client is writing it."""
@@ -163,19 +157,17 @@ class RcuckooCheck:
             return bool(store.lookup.is_torn(row))
 
     def _locked(self, table: int, row: int) -> bool:
-        """Whether the row's lock is set."""
-        word, bits = self._lock(table, row)
-        return bool(self.endpoint.load(word) & bits)
+        """Whether a client has the row's lock."""
+        return bool(self.endpoint.load(self._lock(table, row)))
 
-    def _lock(self, table: int, row: int) -> tuple[int, int]:
-        """The word and the bit of a row's lock.
+    def _lock(self, table: int, row: int) -> int:
+        """Address of a row's lock.
 
         Outside of operations: it must not change state that another thread's operation relies on.
         """
-        lock = self.store.lookup.locks.lock_of(row)
-        return self.store.lookup.tables[table] + self.store.lookup.locks_at + (
-            lock >> 6 << 3
-        ), 1 << (lock & 63)
+        lookup, parameters = self.store.lookup, self.store.parameters
+        number = row // parameters.rows_per_lock % parameters.locks
+        return int(lookup.tables[table] + lookup.locks_at + 8 * number)
 
     # ---- checking -------------------------------------------------------------------------------
 
@@ -276,39 +268,39 @@ class RcuckooCheck:
             return both, (store.found.first, store.found.second), versions
 
     def _check_locks(self, table: int) -> None:
-        """Verify that every lock that is set is in a group of a client's journal."""
-        store = self.store
-        base = store.lookup.tables[table]
-        first = base + store.lookup.locks_at
-        for word in range(first, first + store.parameters.locks // 8, 8):
+        """Verify that every lock that is taken is in its holder's journal."""
+        base = self.store.lookup.tables[table]
+        first = base + self.store.lookup.locks_at
+        for word in range(first, first + 8 * self.store.parameters.locks, 8):
             attempt = 0
-            while stray := self.stray(base, word):
+            while holder := self.stray(base, word):
                 attempt += 1
                 if attempt > LOOKS_MAX:
-                    raise StoreCorrupt(
-                        f"{store.name}: locks {stray:#x} of the word at {word:#x} are set, and no "
-                        "client says that it has them"
-                    )
+                    raise self.of_nobody(word, holder)
                 self.endpoint.pause(attempt)
 
     def stray(self, base: int, word: int) -> int:
-        """Bits of a lock word that are set, and in no group that a client has or may have."""
+        """The holder of a lock if that is in no client slot, or does not say that it has it; 0: all
+        is well."""
         scope = self.endpoint.background(True)
         try:
-            bits = self.endpoint.load(word)
-            if bits:
-                for look in Repair(self.store, base).looks():
-                    if self._is_client(look.owner):
-                        bits &= ~look.may_have(word)
-            return bits & self.endpoint.load(word)
+            holder = self.endpoint.load(word)
+            repair = Repair(self.store, base)
+            # A dead client is in its slot until it is recovered.
+            if repair.has_journal(holder) and self.store.pool.membership.place(holder) is not None:
+                look = repair.look(repair.journal_of(holder))
+                if look.owner == holder and word in look.named:
+                    return 0
+            return holder if self.endpoint.load(word) == holder else 0
         finally:
             self.endpoint.background(scope)
 
-    def _is_client(self, ident: int) -> bool:
-        """Whether the client is in its slot, alive or dead: a dead one will be recovered."""
-        if ident >> INCARNATION_BITS >= self.endpoint.load(SLOTS_USED):
-            return False  # the journal is damaged
-        return self.store.pool.membership.place(ident) is not None
+    def of_nobody(self, word: int, holder: int) -> StoreCorrupt:
+        """The error for a lock that is always `stray`."""
+        return StoreCorrupt(
+            f"{self.store.name}: the lock at {word:#x} has the holder {holder:#x}, and no client "
+            "says that it has it: memory was damaged; destroy the pool"
+        )
 
     # ---- traces of dead clients -----------------------------------------------------------------
 
@@ -318,25 +310,24 @@ class RcuckooCheck:
         for base in self.store.lookup.tables:
             with contextlib.suppress(NodeFailed):
                 repair = Repair(self.store, base)
-                if self.endpoint.load(base) == ident:
+                if any(self.endpoint.load(at + LEASE) == ident for at in repair.journals()):
                     found.add("repairing")
-                for look in repair.looks():
-                    if look.owner == ident:
-                        found |= self._shown(base, look)
+                look = repair.look(repair.journal_of(ident))
+                if look.owner == ident and look.held:
+                    found |= self._shown(base, look)
         return found
 
     def _shown(self, base: int, look: JournalLook) -> set[str]:
-        length = look.state >> PATH_SHIFT & PATH_MASK
-        if not length:
-            return {"unsure", "unlocking"} if look.unsure else {"locked"}
+        if not look.path:
+            return {"locked"}
+        if look.held != look.named:
+            return {"unlocking"}
         rows = self.rows
         self.store.lookup.enter_table(base)
         found = set()
         states = []
-        for index in range(length):
-            place = self.endpoint.load(look.at + PATH + 16 * index)
-            version = self.endpoint.load(look.at + PATH + 16 * index + 8)
-            rows.read(0, place >> 3)
+        for row, _, version in look.path:
+            rows.read(0, row)
             states.append("torn" if not rows.is_whole(0) else rows.version(0) - version)
         if "torn" in states:
             found.add("torn")

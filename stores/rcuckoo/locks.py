@@ -1,50 +1,45 @@
-"""The lock table: a bit for each lock, taken and given back by masked CAS (RCuckoo 3.4).
+"""The lock table: a word for each lock, with its holder; and the journal of a client's operation.
 
-A lock protects `rows_per_lock` rows. Locks are virtual: lock l is bit l mod P of the table's P, so
-distant rows may share a bit. Of the bits of a 64-bit word, `locks_per_message` adjacent ones (64 by
-default) can be taken by one masked CAS, all or none: a group. An operation's groups are taken in
-ascending order of their bits, after the modulo, one round trip each.
+A lock protects `rows_per_lock` rows. Locks are virtual (RCuckoo 3.4.2): lock l is word l mod P of
+the table's P, so distant rows may share a word. It is 0, or the id of the client that holds it,
+which never comes again. A client takes a lock by a CAS from 0 to its id, and gives it back by one
+from its id to 0: so a late one of a client that was taken for dead changes nothing. The locks of an
+operation are taken in ascending order, after the modulo, and each only if the one before it was
+taken: all in one phase, with the reads of the rows behind them.
+
+Deviation: the paper's lock is a bit, which a masked CAS takes with up to 63 others, so that the
+table fits into the memory of a NIC; and nobody can read whose a bit is (section 4.2). Memory here
+is not scarce, and a client that waits reads the holder in the lock. `locks_per_message` keeps the
+paper's cost for its figures: a phase takes no more than so many adjacent locks, as a masked CAS
+would; 0: it takes all.
 
 A client that meets a taken lock gives its own back (as in section 4.1; in section 3.4.1 it spins
-while it holds, so that one dead client could stop all), and tries again when it has seen the bits
-clear. Locks are given back by a masked CAS that compares nothing, and so cannot fail.
+while it holds, so that one dead client could stop all), and tries again after a pause. It looks
+whether the locks are free only before it takes memory for the attempt, or when it was refused often
+(`TRIES` in writer.py).
 
-A `LockJournal` notes the locks and writes that a client is about to make in a table. The paper's
-lock table does not name the holder of a lock (RCuckoo section 4.2), and its repair recomputes the
-CRC of a row that was half written (section 4.3), which makes garbage valid. So each client notes
-the locks before it takes them, and the rows and words before it writes them. The notes are in words
-of its own beside the table, in the same batch: they cost no round trip.
+A `LockJournal` notes what its client is about to lock and to write in a table, in words of its own
+beside the table, in the phase that does it: that costs no round trip. Repair works from it; the
+paper's recomputes the CRC of a row that was half written (section 4.3), which makes garbage valid.
 
 A journal, one for each client slot of the pool
 
     0     owner    id of the client that used it last
-    8     state    bits 0-3    held: the number of groups that are held, from the first on
-                   bit 4       unsure: the next group may be held
-                   bits 5-8    number of groups; 0: no lock is taken
-                   bits 9-12   rows of the path that is being written; 0: none
-                   bits 13-63  sequence, one more in each state of its owner, modulo 2^51
-    16    groups   8 pairs: address of a word of the lock table, bits of it; in ascending order
-    144   path     7 pairs: row << 3 | slot, version of the row before; where the new entry goes
-                   first, the empty entry last
-    256   redo     the new entry, as it will be in the first row of the path
+    8     lease    0, or the id of the client that repairs for the owner (repair.py)
+    16    held     words that end at `state`: addresses of the locks of the operation, in
+                   ascending order
+    88    state    bits 0-3   how many these are
+                   bits 4-7   rows of the path that is being written; 0: none
+                   bits 8-63  sequence, one more in each state, modulo 2^56: it shows a waiting
+                              client that the holder of a lock gets on
+    96    path     pairs that end at `redo`: row << 3 | slot, version of the row before; where the
+                   new entry goes first, the empty entry last
+    208   redo     the new entry, as it will be in the first row of the path
 
-The states of an operation on n groups, each one store
-    publish             groups; then held 0, unsure
-    each MCAS           won: held g + 1; lost: held g, not unsure
-    write               path, redo; then the path's length
-    unlock, from the last group on: held g, unsure, no path; MCAS; ...; in the end no groups
-
-A state is unsure only between its store and the MCAS that takes or gives back locks: only then a
-survivor cannot read whether a dead client has them (repair.py: stranded).
-
-Its owner writes it, and, when the owner is provably dead, the client that holds the table's lease.
-Any client that waits for a lock reads it. A reader that sees the same state before and after has
-groups and path that belong to it.
-
-The sequence wraps: a state can come again after 2^51 others, 7 years of ten million a second. A
-client compares states only for equality, in one operation, or while it waits for one lock. So only
-a client that was stopped for 7 years in the midst of a look can be misled, and only if it goes on
-at one of 2^51 moments.
+Its owner writes it, locks and state before it takes a lock, path and redo image and then the state
+before it writes a row. Nothing is written when the operation ends: a lock of a journal counts only
+if its word has the owner's id, and the path only if all of them have. The rows are complete before
+the first lock is given back, and an operation that is to lock again has none until then.
 """
 
 from __future__ import annotations
@@ -52,22 +47,15 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.endpoint.fabric import bit
 from limpet.stores.rcuckoo.layout import (
-    ANY,
-    COUNT_MASK,
-    COUNT_SHIFT,
-    GROUPS,
-    GROUPS_MAX,
-    HELD_MASK,
+    HELD_MAX,
     OWNER,
-    PATH,
+    PATH_MAX,
     PATH_SHIFT,
     REDO,
     SEQUENCE_MASK,
     SEQUENCE_SHIFT,
     STATE,
-    UNSURE,
 )
 
 if TYPE_CHECKING:
@@ -76,123 +64,77 @@ if TYPE_CHECKING:
 
 
 class LockJournal:
-    """One journal. Its user sets `at`, its address."""
+    """Our journal of a table. Its user sets `at`, its address."""
 
-    def __init__(self, endpoint: Any) -> None:
+    def __init__(self, endpoint: Any, entry_words: int) -> None:
         self.endpoint = endpoint
         self.at = 0
         self.sequence = 0
         self.count = 0
-
-    # ---- for the owner --------------------------------------------------------------------------
-
-    def publish(self, words: Any, bits: Any, count: int) -> None:
-        """Note that the groups of locks `bits` in `words` will be taken."""
-        endpoint = self.endpoint
-        for index in range(count):
-            endpoint.store(self.at + GROUPS + 16 * index, words[index])
-            endpoint.store(self.at + GROUPS + 16 * index + 8, bits[index])
-        self.sequence = endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT
-        self.count = count
-        # ORDER: the groups before the state that makes them valid.
-        self.say(0, UNSURE, 0)
-
-    def say(self, held: int, unsure: int, path: int) -> None:
-        """Store a state: groups held, whether the next one is unsure, length of the path."""
-        self.sequence = self.sequence + 1 & SEQUENCE_MASK
-        self.endpoint.store(
-            self.at + STATE,
-            self.sequence << SEQUENCE_SHIFT
-            | path << PATH_SHIFT
-            | self.count << COUNT_SHIFT
-            | unsure
-            | held,
-        )
-
-    def end(self) -> None:
-        """Store the state without locks."""
-        self.endpoint.store(self.at + STATE, self.sequence << SEQUENCE_SHIFT)
-
-    def step(self, index: int, row: int, slot: int, version: int) -> None:
-        """Note a step of a path: an entry of a row, and the row's version."""
-        self.endpoint.store(self.at + PATH + 16 * index, row << 3 | slot)
-        self.endpoint.store(self.at + PATH + 16 * index + 8, version)
-
-    def commit(self, rows: Rows, place: int, slot: int, length: int) -> None:
-        """Note the new entry, as in the row at `place`, and that the path is being written."""
-        at = place * rows.row_words + slot * rows.entry_words
-        self.endpoint.write_words(self.at + REDO, rows.words, rows.entry_words, at)
-        # ORDER: path and entry before the state that makes them valid, and that before any row.
-        self.say(self.count, 0, length)
-
-    # ---- for any client -------------------------------------------------------------------------
-
-    def glance(self, journals: Any, word: int, has: Any, may_have: Any) -> int:
-        """Read a word of the lock table, and the bits of it that the owners of `journals` have.
-
-        `journals`: addresses, those with the most frequent changes last: they are read just before
-        and just after the word. Sets `has` and `may_have`, for each of them: bits that its owner
-        surely has when the word is read, and those that it may have, which are all bits if its
-        state changes meanwhile.
-        """
-        endpoint = self.endpoint
-        count = len(journals)
-        for index in range(count):
-            may_have[index] = endpoint.load(journals[index] + STATE)
-        found = endpoint.load(word)
-        # ORDER: states, the word, the states again: an equal state was the state when the word was
-        # read.
-        for index in range(count - 1, -1, -1):
-            at = journals[index]
-            state = may_have[index]
-            known = 0
-            if state >> COUNT_SHIFT & COUNT_MASK:
-                known = min((state & HELD_MASK) + (state & UNSURE != 0), GROUPS_MAX)
-            surely = maybe = 0
-            for group in range(known):
-                pair = at + GROUPS + 16 * group
-                if endpoint.load(pair) == word:
-                    bits = endpoint.load(pair + 8)
-                    maybe |= bits
-                    if group < state & HELD_MASK:
-                        surely |= bits
-            if not self._is_still(at, state):
-                surely = 0
-                maybe = ANY
-            has[index] = surely
-            may_have[index] = maybe
-        return found
-
-    def _is_still(self, at: int, state: int) -> bool:
-        """Whether a journal is in this state still."""
-        return self.endpoint.load(at + STATE) == state
-
-    def owner(self) -> int:
-        """The client that used it last; 0: none."""
-        return self.endpoint.load(self.at + OWNER)
+        self.held = array("Q", bytes(8 * (1 + HELD_MAX)))
+        self.path = array("Q", bytes(8 * (2 * PATH_MAX + entry_words)))
+        self.steps = 0
+        self.entry_words = entry_words
 
     def adopt(self, ident: int) -> None:
-        """Make it the journal of this client."""
-        self.endpoint.store(self.at + OWNER, ident)
+        """Make it the journal of this client, if it is another's; not in a phase."""
+        if self.endpoint.load(self.at + OWNER) != ident:
+            self.endpoint.store(self.at + OWNER, ident)
+        self.sequence = self.endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT
+
+    def _state(self, path: int) -> int:
+        """The next state, with so many rows of a path."""
+        self.sequence = self.sequence + 1 & SEQUENCE_MASK
+        return self.sequence << SEQUENCE_SHIFT | path << PATH_SHIFT | self.count
+
+    def post_held(self, words: Any, count: int) -> None:
+        """Note that the first `count` locks of `words` will be taken; it begins an operation."""
+        self.count = count
+        self.steps = 0
+        for index in range(count):
+            self.held[index] = words[index]
+        self.held[count] = self._state(0)
+        # ORDER: the state, the last word, after the locks that it counts.
+        self.endpoint.post_write(self.at + STATE - 8 * count, self.held, count + 1)
+
+    def step(self, row: int, slot: int, version: int) -> None:
+        """Add a step to the path: an entry of a row, and the row's version."""
+        self.path[2 * self.steps] = row << 3 | slot
+        self.path[2 * self.steps + 1] = version
+        self.steps += 1
+
+    def post_path(self, rows: Rows, place: int, slot: int) -> None:
+        """Note the path, and the new entry, as in the row at `place`; and that it is written."""
+        at = place * rows.row_words + slot * self.entry_words
+        size = 2 * self.steps
+        for index in range(self.entry_words):
+            self.path[size + index] = rows.words[at + index]
+        self.endpoint.post_write(self.at + REDO - 8 * size, self.path, size + self.entry_words)
+        self.held[0] = self._state(self.steps)
+        # ORDER: path and entry before the state that makes them valid, and that before any row.
+        self.endpoint.post_write(self.at + STATE, self.held, 1)
 
 
 class Locks:
     """The locks of the table whose lock table is at address `base`, which its user sets."""
 
-    def __init__(self, endpoint: Any, parameters: RcuckooParameters, journal: LockJournal) -> None:
+    def __init__(
+        self, endpoint: Any, client: Any, parameters: RcuckooParameters, journal: LockJournal
+    ) -> None:
         self.endpoint = endpoint
+        self.client = client
         self.journal = journal
         self.base = 0
         self.rows_per_lock = parameters.rows_per_lock
         self.locks = parameters.locks
-        self.message = parameters.locks_per_message
-        self.bits = array("Q", bytes(8 * GROUPS_MAX))
-        self.words = array("Q", bytes(8 * GROUPS_MAX))
-        self.messages = array("Q", bytes(8 * GROUPS_MAX))
+        self.message = 8 * parameters.locks_per_message
+        self.words = array("Q", bytes(8 * HELD_MAX))
+        self.tickets = array("Q", bytes(8 * HELD_MAX))
         self.count = 0
+        self.posted = 0
+        self.held = 0
         self.busy = 0
-        self.busy_bits = 0
-        """The word, and its bits, of the lock for which we wait."""
+        """Address of the lock for which we wait."""
 
     # ---- planning -------------------------------------------------------------------------------
 
@@ -200,89 +142,96 @@ class Locks:
         """Begin a set of locks."""
         self.count = 0
 
-    def lock_of(self, row: int) -> int:
-        """The bit of the lock table for a row."""
-        return row // self.rows_per_lock % self.locks
+    def lock_at(self, row: int) -> int:
+        """Address of the lock of a row."""
+        return self.base + 8 * (row // self.rows_per_lock % self.locks)
 
     def add(self, row: int) -> None:
-        """Add the row's lock to the set, which has room for 8 groups."""
-        lock = self.lock_of(row)
-        message = lock // self.message
-        bits = bit(lock & 63)
+        """Add the row's lock to the set, which has room for 9."""
+        word = self.lock_at(row)
         index = self.count
-        while index and self.messages[index - 1] >= message:
+        while index and self.words[index - 1] >= word:
             index -= 1
-        if index == self.count or self.messages[index] != message:
-            self._make_room(index)
-            self.messages[index] = message
-            self.words[index] = self.base + (lock >> 6 << 3)
-            self.bits[index] = 0
-        self.bits[index] |= bits
-
-    def _make_room(self, index: int) -> None:
-        """Move the groups from `index` on up by one."""
-        later = self.count
-        while later > index:
-            self.messages[later] = self.messages[later - 1]
-            self.words[later] = self.words[later - 1]
-            self.bits[later] = self.bits[later - 1]
-            later -= 1
-        self.count += 1
+        if index == self.count or self.words[index] != word:
+            later = self.count
+            while later > index:
+                self.words[later] = self.words[later - 1]
+                later -= 1
+            self.words[index] = word
+            self.count += 1
 
     def wait_for(self, row: int) -> None:
         """Note that we wait for the row's lock."""
-        lock = self.lock_of(row)
-        self.busy = self.base + (lock >> 6 << 3)
-        self.busy_bits = bit(lock & 63)
+        self.busy = self.lock_at(row)
+
+    def message_of(self, index: int) -> int:
+        """The number of the message that takes a lock of the set."""
+        return (self.words[index] - self.base) // self.message if self.message else 0
 
     # ---- taking and giving back -----------------------------------------------------------------
 
     def are_free(self) -> bool:
-        """Whether no client has a lock of the set, before another attempt.
-
-        If so, the look counts as part of the attempt: the paper's clients attempt without looking.
-        """
+        """Whether no client has a lock of the set. A phase of its own."""
         endpoint = self.endpoint
         for index in range(self.count):
-            if endpoint.load(self.words[index]) & self.bits[index]:
+            self.tickets[index] = endpoint.post_load(self.words[index])
+        endpoint.wait()
+        for index in range(self.count):
+            if endpoint.result(self.tickets[index]):
                 self.busy = self.words[index]
-                self.busy_bits = self.bits[index]
-                endpoint.wait()
                 return False
         return True
 
     def acquire(self) -> bool:
-        """Take the set; False, and no lock is held, when one of them is taken.
+        """Post the journal's note, and the CASes that take the set: `are_taken`, after `wait`.
 
-        A round trip for each group but the last, whose caller ends it.
+        Of several messages, all but the last are phases of their own; False: a lock of these is
+        taken by another client, and we have none.
         """
-        endpoint = self.endpoint
-        journal = self.journal
-        journal.publish(self.words, self.bits, self.count)
-        for index in range(self.count):
-            bits = self.bits[index]
-            # CRASH(unsure): a lock in our group that is set, and that no living client may have, is
-            # a dead client's; the repairing client gives it back.
-            if endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
-                journal.say(index, 0, 0)
-                self.busy = self.words[index]
-                self.busy_bits = bits
-                endpoint.wait()
-                self.release(index)
+        self.posted = self.held = 0
+        self.journal.post_held(self.words, self.count)
+        self._post_message()
+        while self.posted < self.count:
+            self.endpoint.wait()
+            if not self.are_taken():
                 return False
-            if index + 1 < self.count:
-                journal.say(index + 1, UNSURE, 0)
-                endpoint.wait()
-        journal.say(self.count, 0, 0)
+            self._post_message()
+        return True
+
+    def _post_message(self) -> None:
+        """Post the CASes of the next message."""
+        endpoint = self.endpoint
+        ident = self.client.ident
+        index = self.posted
+        # ORDER: the journal's note before the first lock, and each lock after the one before it: so
+        # two clients that want the same ones do not refuse each other.
+        ticket = self.tickets[index] = endpoint.post_cas(self.words[index], 0, ident)
+        index += 1
+        while index < self.count and self.message_of(index) == self.message_of(self.posted):
+            ticket = endpoint.post_cas_if(ticket, 0, self.words[index], 0, ident)
+            self.tickets[index] = ticket
+            index += 1
+        self.posted = index
+
+    def are_taken(self) -> bool:
+        """After the phase: whether we have all locks that were posted; else we have none."""
+        endpoint = self.endpoint
+        while self.held < self.posted:
+            if endpoint.result(self.tickets[self.held]):
+                self.busy = self.words[self.held]
+                if self.held:
+                    self.post_release(self.held)
+                    endpoint.wait()
+                return False
+            self.held += 1
         # CRASH(locked): the journal names the locks; the repairing client gives them back.
         return True
 
-    def release(self, held: int) -> None:
-        """Give back the first `held` groups of the set, in the phase that its caller ends."""
-        while held:
-            held -= 1
-            self.journal.say(held, UNSURE, 0)
-            # ORDER: the rows, and the state without a path, before the locks.
-            # CRASH(unlocking): as `unsure`.
-            self.endpoint.mcas(self.words[held], 0, 0, 0, self.bits[held])
-        self.journal.end()
+    def post_release(self, count: int) -> None:
+        """Give back the first `count` locks of the set, in the phase that its caller ends."""
+        endpoint = self.endpoint
+        ident = self.client.ident
+        for index in range(count):
+            # ORDER: the rows before any lock.
+            # CRASH(unlocking): the repairing client gives back the others.
+            endpoint.post_cas(self.words[index], ident, 0)

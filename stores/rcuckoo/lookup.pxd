@@ -17,10 +17,13 @@ cdef class KeyRows:
     cdef public u64 table
     cdef readonly u64 first
     cdef readonly u64 second
+    cdef readonly u64 at
     cdef u64 at_first
     cdef u64 at_second
     cdef u64 place
     cdef int slot
+    cdef u64 ticket_first
+    cdef u64 ticket_second
 
 cdef class Lookup(InlineIndex):
     cdef readonly str name
@@ -36,16 +39,22 @@ cdef class Lookup(InlineIndex):
     cdef readonly LockJournal journal
     cdef readonly Locks locks
     cdef readonly KeyRows found
+    cdef readonly list batch
+    cdef readonly list extents
 
-    @cython.locals(found=KeyRows, settled=bint)
+    @cython.locals(found=KeyRows)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
-    @cython.locals(found=KeyRows, proven=bint, settled=bint)
+    @cython.locals(found=KeyRows, proven=bint)
     cdef int glance(self, bytes key) except -1
     cdef bint is_object(self) except -1
-    @cython.locals(found=KeyRows, rows=Rows, header=u64)
     cpdef bytes value_found(self)
-    @cython.locals(at=KeyRows, again=bint, key=bytes, value=bytes, header=u64)
+    @cython.locals(
+        at=KeyRows, key=bytes, value=bytes, index=Py_ssize_t, start=Py_ssize_t, extent=Objects,
+        busy=list, later=list,
+    )
     cpdef list get_batch(self, list keys, list found)
+    cdef int _make_batch(self, Py_ssize_t count) except -1
+    cdef Objects _extent(self, Py_ssize_t index)
     cdef int choose(self, KeyRows found, bytes key) except -1
     cdef u64 table_of(self, u64 hashed) noexcept
     cpdef int node_of(self, bytes key) except -1
@@ -53,18 +62,23 @@ cdef class Lookup(InlineIndex):
     @cython.locals(size=u64)
     cdef int prefetch(self, KeyRows found) except -1
     @cython.locals(rows=Rows)
-    cdef int read(self, KeyRows found) except -1
+    cdef int post(self, KeyRows found) except -1
     @cython.locals(fingerprint=u64)
     cdef bint find(self, KeyRows found, bytes key) except -1
     cdef u64 row_at(self, KeyRows found, u64 place) noexcept
-    @cython.locals(rows=Rows, place=u64, first=u64, second=u64)
     cdef bint are_settled(self, KeyRows found) except -1
+    @cython.locals(place=u64)
+    cdef bint _are_whole(self, KeyRows found) except -1
+    cdef int _post_versions(self, KeyRows found) except -1
+    @cython.locals(rows=Rows, first=u64, second=u64)
+    cdef bint _are_unchanged(self, KeyRows found) except -1
     cdef u64 header(self, KeyRows found) except? 0xFEEDFACEDEADBEA7
-    cdef bytes value(self, KeyRows found, u64 header)
+    @cython.locals(header=u64)
+    cdef bytes value(self, KeyRows found)
     cpdef copies_of(self, KeyRows found, bytes key)
     @cython.locals(there=bint)
     cpdef header_of(self, KeyRows found, bytes key)
-    @cython.locals(place=int)
+    @cython.locals(place=u64)
     cpdef bint is_damaged(self, KeyRows found) except -1
     @cython.locals(rows=Rows, locks=Locks)
     cpdef bint is_torn(self, u64 row) except -1

@@ -15,7 +15,7 @@ from limpet.stores.core.parameters import (
     inline_capacity,
     share_of,
 )
-from limpet.stores.rcuckoo.layout import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
+from limpet.stores.rcuckoo.layout import PATH_MAX, REDO, SLOTS, TRAILER_WORDS
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
@@ -25,9 +25,8 @@ KEY_SIZE: Final = 31
 LOCALITY: Final = 2.3
 LOCALITY_MAX: Final = 16.0
 ROWS_PER_LOCK: Final = 16
-LOCKS_PER_MESSAGE: Final = 64
 LOCKS_MAX: Final = 1 << 21
-"""256 KiB of bits, as in the paper's NIC."""
+"""As many as the bits of the memory of the paper's NIC, 256 KiB."""
 DEPTH: Final = 5
 CACHE_ROWS: Final = 2048
 """160 KiB; the paper's cache of 64 KiB has whole rows."""
@@ -43,9 +42,10 @@ class RcuckooParameters:
     `capacity`: keys that surely fit, at the default `locality` and `depth` or above; `tables`: one
     a node; `rows`: of each table, an even number; `key_size`: of the longest key; `value_size`: of
     the longest value that is in the row itself; `locality`: f of section 3.3, 0 for two places that
-    have nothing to do with each other; `rows_per_lock`; `locks`: bits of each lock table, on which
-    all locks are mapped; `locks_per_message`: how many of them one masked CAS may take; `depth`: of
-    the search for a path; `cache_rows`: rows that a handle remembers for it.
+    have nothing to do with each other; `rows_per_lock`; `locks`: words of each lock table, on
+    which all locks are mapped; `locks_per_message`: how many adjacent ones a phase may take, 0: all
+    of an operation; `depth`: of the search for a path; `cache_rows`: rows that a handle remembers
+    for it.
     """
 
     capacity: int
@@ -66,19 +66,13 @@ class RcuckooParameters:
             **FIELDS,
             rows=(2, ROWS_MAX),
             rows_per_lock=(1, ROWS_MAX),
-            locks=(64, LOCKS_MAX),
-            locks_per_message=(1, 64),
+            locks=(1, LOCKS_MAX),
+            locks_per_message=(0, LOCKS_MAX),
             depth=(1, PATH_MAX - 1),
             cache_rows=(1, 1 << 24),
         )
         if self.rows % 2:
             raise ParameterError(f"rows must be an even number: {self.rows}")
-        if self.locks % 64:
-            raise ParameterError(f"locks must be a multiple of 64: {self.locks}")
-        if self.locks_per_message & (self.locks_per_message - 1):
-            raise ParameterError(
-                f"locks_per_message must be a power of two: {self.locks_per_message}"
-            )
         locality = self.locality
         check_number("locality", locality)
         if locality and not 1 < locality <= LOCALITY_MAX:
@@ -98,14 +92,14 @@ class RcuckooParameters:
         locality: float = LOCALITY,
         rows_per_lock: int = ROWS_PER_LOCK,
         locks: int | None = None,
-        locks_per_message: int = LOCKS_PER_MESSAGE,
+        locks_per_message: int = 0,
         depth: int = DEPTH,
         cache_rows: int | None = None,
     ) -> RcuckooParameters:
         """The parameters for a pool.
 
         By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
-        bit for each lock, up to 2,097,152.
+        word for each lock, up to 2,097,152.
         """
         check_sizes(key_size, value_size)
         check_whole("rows_per_lock", rows_per_lock, 1, ROWS_MAX)
@@ -113,7 +107,7 @@ class RcuckooParameters:
         entries = (share_of(capacity, pool) + 8) * 100 / FILL_PERCENT
         rows = max(2, 2 * int(-(-entries // (2 * SLOTS))))
         if locks is None:
-            locks = min(LOCKS_MAX, (-(-rows // rows_per_lock) + 63) // 64 * 64)
+            locks = min(LOCKS_MAX, -(-rows // rows_per_lock))
         if cache_rows is None:
             cache_rows = min(CACHE_ROWS, rows)
         return cls(
@@ -138,11 +132,11 @@ class RcuckooParameters:
 
     def locks_at(self, clients: int) -> int:
         """Where in a table the locks begin, if the pool has so many client slots."""
-        return JOURNALS + clients * self.journal_size
+        return clients * self.journal_size
 
     def rows_at(self, clients: int) -> int:
         """Where in a table the rows begin."""
-        return aligned(self.locks_at(clients) + self.locks // 8)
+        return aligned(self.locks_at(clients) + 8 * self.locks)
 
     def table_size(self, clients: int) -> int:
         """Bytes of a table."""

@@ -1,113 +1,72 @@
-"""The owner of a lock, and the repair of a table after a dead client (RCuckoo section 4).
+"""The holder of a lock, and the repair of a table after a dead client (RCuckoo section 4).
 
-Detection. A client that waits for a lock, or for a row that is not whole, looks for journals with
-that lock in a group that is held or unsure. If the owner of one is dead, the client recovers it; if
-it stands still for a lease, it is killed first (membership.py). A client whose journal changes does
-not stand still, whatever the row under the lock looks like (C4). The recovery of a client whose
-client journal names its journal repairs the table (`resolved`).
+Detection. A client that waits for a lock, or for a row that is not whole, reads the holder in the
+lock. If that is dead, the client recovers it; if it stands still for a lease, it is killed first
+(membership.py). A client whose journal changes does not stand still, whatever the row under the
+lock looks like (C4). The recovery of a client whose client journal names its journal repairs the
+table (`resolved`).
 
-Lease. One client at a time repairs a table: word 0 has its id. It is taken over only from a client
-that is provably dead, so no late write of an earlier repairer can arrive (C7, G1). The paper's
-leases are for regions of a table and expire.
+Lease. One client at a time repairs for a journal, whose word `lease` has its id. It is taken over
+only from a client that is provably dead, so no late write of an earlier repairer can arrive (C7,
+G1). Other journals of the table are repaired meanwhile. (The paper's leases are for regions of a
+table, and expire.)
 
 Repair, under the lease, of a journal whose owner is provably dead
-    1. with a path: the new entry goes into its first row, which is written last. If that row is
-       whole and has the version from before, no client has seen the new entry, and the
-       path is undone: from the second row on, each entry that came is replaced by the one that was
-       there before and is now in the next row; the last one is emptied. A row that is whole with
-       its version from before, or two above, needs no change. If the first row is not
-       whole, or new, the operation has taken effect, or no client can tell: it is completed, with
-       the redo image
-    2. the state without a path; then the groups are given back from the last one on, as their
-       owner would have. Of a group that is unsure, the bits that are `stranded`
-    3. the state of a journal at rest; the lease
+    1. with a path, if all locks of the journal are the owner's. The new entry goes into the path's
+       first row, which is written last. If that row is whole and has the version from before, no
+       client has seen the new entry, and the path is undone: from the second row on, each entry
+       that came is replaced by the one that was there before and is now in the next row; the last
+       one is emptied. A row that is whole with its version from before, or two above, needs no
+       change. If the first row is not whole, or new, the operation has taken effect, or no client
+       can tell: it is completed, with the redo image
+    2. each lock that is the owner's is given back, by a CAS from the owner's id: another client's
+       stays (C5), and so do the others of the journal, whichever are free by now (C8)
 
-A repairer that dies leaves a journal that the next one repairs in the same way: each write is the
-same again, or left out. So no torn row is made valid as it is (the paper's states 1 and 3), and of
-two copies the good one is not cleared (state 2): C1. If an entry is in two rows, the dead client
-had locked the second one, too, and it stays locked until the end (C6).
-
-Stranded. Each bit of an unsure group of a dead client is decided by itself, by looks at its word:
-
-    - a bit that is seen clear, or surely held by another client, was not the dead one's: only the
-      holder of the lease gives the dead client's bits back, and no client gets them meanwhile. It
-      is decided
-    - a bit that is set, and that no living client has at that moment, is a dead client's. No living
-      client has it if no journal has it in a group that is held, or, of a living client, unsure,
-      and no state of any journal changes from before to after the look at the bit: a client that
-      had the bit would have shown it in its state all the while
-
-Clients that have been refused look at the word until the bits are clear, and so their states do not
-change. Those of clients at work elsewhere do, all the time; so the states are read as fast as
-possible, those that change most often last before the word and first after it (trap C12). The
-repairer shows progress at every look: it is at work, however long that takes.
+If one of the locks is not the owner's, the owner had not all of them yet, or was about to give them
+back: there is nothing to repair. A repairer that dies leaves a journal that the next one repairs in
+the same way: each write is the same again, or left out. So no torn row is made valid as it is (the
+paper's states 1 and 3), and of two copies the good one is not cleared (state 2): C1. If an entry is
+in two rows, the dead client had locked the second one, too, and it stays locked until the end (C6).
 """
 
 from __future__ import annotations
 
-import functools
-import operator
-from array import array
-from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import NODE_SHIFT, SLOTS_USED
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.rcuckoo.layout import (
-    ANY,
     COUNT_MASK,
-    COUNT_SHIFT,
-    GROUPS,
-    GROUPS_MAX,
-    HELD_MASK,
-    JOURNALS,
+    HELD_MAX,
+    LEASE,
     LOOKS_MAX,
     OWNER,
-    PATH,
     PATH_MASK,
     PATH_MAX,
     PATH_SHIFT,
     REDO,
-    SEQUENCE_SHIFT,
     STATE,
-    UNSURE,
 )
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-REST_MASK: Final = MASK >> SEQUENCE_SHIFT << SEQUENCE_SHIFT
 LOOKS_EVERY: Final = 8
-LOOKS_BETWEEN: Final = 32
-"""Glances at a word in a row: the first one after a pause is slow, and sees the states of all
-running clients change."""
 JOURNAL: Final = 1
 """In a client journal: the reference is the address of a journal."""
+Step = tuple[int, int, int]
+"""Row, entry, and version of the row before."""
 
 
 class JournalLook(NamedTuple):
-    """A journal as it was read: its state word and its groups."""
+    """A journal as it was read: its owner, the locks that it names, and those of them that are its
+    owner's; the path."""
 
     at: int
     owner: int
-    state: int
-    groups: list[tuple[int, int]]
-
-    @property
-    def held(self) -> int:
-        return self.state & HELD_MASK
-
-    @property
-    def unsure(self) -> bool:
-        return bool(self.state & UNSURE)
-
-    def has(self, word: int) -> int:
-        """The bits of a word of the lock table that are surely held."""
-        return sum(bits for at, bits in self.groups[: self.held] if at == word)
-
-    def may_have(self, word: int) -> int:
-        """The bits that are held or may be held."""
-        known = self.held + self.unsure
-        return sum(bits for at, bits in self.groups[:known] if at == word)
+    named: list[int]
+    held: list[int]
+    path: list[Step]
 
 
 class Repair:
@@ -120,65 +79,68 @@ class Repair:
         self.membership = store.pool.membership
         self.what = f"a lock of {store.name!r}"
 
-    # ---- the owner of a lock --------------------------------------------------------------------
+    # ---- the holder of a lock -------------------------------------------------------------------
 
-    def recover_owners(self, word: int, bits: int) -> None:
-        """Recover clients that have, or may have, these locks, if they are dead or stand still."""
+    def recover_holder(self, word: int) -> None:
+        """Recover the client that has this lock, if it is dead or stands still."""
         there = self.store.while_there
-        for look in there(self.looks):
-            if look.may_have(word) & bits and self._gone(look):
-                there(self.repair, look.at)  # most often its recovery has done that
-        holder = there(self.endpoint.load, self.base)
-        if holder:
-            self.membership.gone(holder, f"the lease of {self.store.name!r}")
+        holder, hold = there(self._read_holder, word)
+        if holder and self._gone(holder, hold):
+            there(self.repair, self.journal_of(holder))  # most often its recovery has done that
 
-    def clear(self, word: int, bits: int) -> None:
-        """As `recover_owners`, for a client in the midst of a recovery, which recovers no other
+    def clear(self, word: int) -> None:
+        """As `recover_holder`, for a client in the midst of a recovery, which recovers no other
         client."""
-        for look in self.looks():
-            if look.may_have(word) & bits and self._ended(look):
-                self.repair(look.at)
+        holder, hold = self._read_holder(word)
+        if holder and holder != self.membership.ident and self._ended(holder, hold):
+            self.repair(self.journal_of(holder))
 
-    def _of(self, look: JournalLook) -> tuple[str, int]:
-        """Resource and hold of our wait: a holder's state of its journal never comes again."""
-        return self.what, look.state
+    def _read_holder(self, word: int) -> tuple[int, int]:
+        """The holder of a lock, and the state of its journal, which never comes again; 0: none."""
+        holder = self.endpoint.load(word) if word else 0
+        if not self.has_journal(holder):
+            return 0, 0
+        return holder, self.endpoint.load(self.journal_of(holder) + STATE)
 
-    def looks(self) -> list[JournalLook]:
-        """All journals that are not at rest."""
-        return [look for look in map(self._read_journal, self._journals()) if look is not None]
+    def has_journal(self, ident: int) -> bool:
+        """Whether there is a client slot, and so a journal, for this id; else it is damaged."""
+        return ident > 0 and ident >> INCARNATION_BITS < self.endpoint.load(SLOTS_USED)
 
-    def _read_journal(self, at: int) -> JournalLook | None:
-        """A journal, if it is not at rest; read again until it does not change meanwhile."""
-        while True:
-            state = self.endpoint.load(at + STATE)
-            if not state >> COUNT_SHIFT & COUNT_MASK:
-                return None
-            look = self._read_journal_in(at, state)
-            if look is not None:
-                return look
+    def journal_of(self, ident: int) -> int:
+        """Address of the journal of a client."""
+        return int(self.base + (ident >> INCARNATION_BITS) * self.store.lookup.journal_size)
 
-    def _read_journal_in(self, at: int, state: int) -> JournalLook | None:
-        """A journal, if it is still in this state after the read."""
+    def journals(self) -> range:
+        """Addresses of all journals that may be in use."""
+        size = self.store.lookup.journal_size
+        return range(self.base, self.base + size * self.endpoint.load(SLOTS_USED), size)
+
+    def look(self, at: int) -> JournalLook:
+        """Read a journal. Raises StoreCorrupt if it is damaged."""
         load = self.endpoint.load
-        count = state >> COUNT_SHIFT & COUNT_MASK
-        pairs = range(at + GROUPS, at + GROUPS + 16 * min(count, GROUPS_MAX), 16)
-        groups = [(load(pair), load(pair + 8)) for pair in pairs]
-        owner = load(at + OWNER) if count else 0
-        if load(at + STATE) != state:
-            return None
-        locks = range(
-            self.base + self.store.lookup.locks_at, self.base + self.store.lookup.rows_at, 8
-        )
-        known = (state & HELD_MASK) + bool(state & UNSURE)
-        if known > count or count > GROUPS_MAX or not all(word in locks for word, _ in groups):
-            raise self._damaged(at, state)
-        return JournalLook(at, owner, state, groups)
+        lookup = self.store.lookup
+        owner, state = load(at + OWNER), load(at + STATE)
+        count, length = state & COUNT_MASK, state >> PATH_SHIFT & PATH_MASK
+        locks = range(self.base + lookup.locks_at, self.base + lookup.rows_at, 8)
+        named = [load(at + STATE - 8 * left) for left in range(min(count, HELD_MAX), 0, -1)]
+        path = [self._step(at + REDO - 16 * left) for left in range(length, 0, -1)]
+        if (
+            count > HELD_MAX
+            or length > PATH_MAX
+            or not all(word in locks for word in named)
+            or any(row >= lookup.row_count for row, _, _ in path)
+        ):
+            raise StoreCorrupt(
+                f"{self.store.name}: the journal at {at:#x} is damaged, in state {state:#x}; "
+                "destroy the pool"
+            )
+        held = [word for word in named if load(word) == owner != 0]
+        return JournalLook(at, owner, named, held, path)
 
-    def _damaged(self, at: int, state: int) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"{self.store.name}: the journal at {at:#x} is damaged, in state {state:#x}; destroy "
-            "the pool"
-        )
+    def _step(self, at: int) -> Step:
+        """A step of a path."""
+        place = self.endpoint.load(at)
+        return place >> 3, place & 7, self.endpoint.load(at + 8)
 
     # ---- pairs of a client journal --------------------------------------------------------------
 
@@ -201,45 +163,46 @@ class Repair:
 
     def repair(self, at: int) -> None:
         """Repair the table for the owner of a journal, if that is dead, or ourselves."""
-        if self._read_journal(at) is None:
+        if not self.look(at).held:
             return
         try:
             if not self._take_lease(at):
                 return
-            look = self._read_journal(at)
-            if look is None or not self._is_over(look.owner):
+            look = self.look(at)
+            if not self._is_over(look.owner):
                 return  # its slot has another client by now
             self.store.lookup.enter_table(self.base)
             self._restore(look)
         finally:
-            self.endpoint.cas(self.base, self.membership.ident, 0)
+            self.endpoint.cas(at + LEASE, self.membership.ident, 0)
 
     def _restore(self, look: JournalLook) -> None:
         """Put rows and locks into the state that they would have without the journal's owner."""
-        if look.state >> PATH_SHIFT & PATH_MASK:
+        if look.path and look.held == look.named:
             self._settle_path(look)
         # ORDER: the rows before the locks, also of an entry that is in two rows (C6).
-        self._give_back(look)
+        for word in look.held:
+            self.endpoint.cas(word, look.owner, 0)
 
     def _is_over(self, owner: int) -> bool:
         return owner == self.membership.ident or not self.membership.lives(owner)
 
     def _take_lease(self, at: int) -> bool:
-        """Take the lease to repair the table; False: the journal there needs no repair any more."""
+        """Take the lease to repair for a journal; False: that needs no repair any more."""
         me = self.membership.ident
         attempt = 0
         # ORDER: before the lease, so that a waiting client does not take this
         # repair for the last one.
         self.membership.progress()
         while True:
-            holder = self.endpoint.cas(self.base, 0, me)
+            holder = self.endpoint.cas(at + LEASE, 0, me)
             if holder in (0, me):
                 return True
             what = f"the lease of {self.store.name!r}"
             ended = self.membership.ended(holder, what)
-            if ended and self.endpoint.cas(self.base, holder, me) == holder:
+            if ended and self.endpoint.cas(at + LEASE, holder, me) == holder:
                 return True
-            if self._read_journal(at) is None:
+            if not self.look(at).held:
                 return False  # it was repaired by the client that had the lease
             attempt += 1
             self.store.show_progress(0)  # we wait with a pin
@@ -250,28 +213,17 @@ class Repair:
     def _settle_path(self, look: JournalLook) -> None:
         rows = self.store.lookup.rows
         rows.room(2)
-        length = look.state >> PATH_SHIFT & PATH_MASK
-        if length > PATH_MAX:
-            raise self._damaged(look.at, look.state)
-        path = [self._step(look.at + PATH + 16 * index) for index in range(length)]
-        if any(row >= self.store.lookup.row_count for row, _, _ in path):
-            raise self._damaged(look.at, look.state)
-        row, slot, version = path[0]
+        row, slot, version = look.path[0]
         rows.read(0, row)
         if rows.is_whole(0) and rows.version(0) == version:
-            self._undo(path)
+            self._undo(look.path)
         elif not rows.is_whole(0) or rows.version(0) != version + 1 & MASK:
             rows.load_entry(0, slot, look.at + REDO)
-            rows.write(0, row, slot, version + 1 & MASK)
+            rows.post_write(0, row, slot, version + 1 & MASK)
         # CRASH(repairing): the next repairer finds the rows repaired, or goes on.
-        self._say(look, len(look.groups), 0)
+        self.endpoint.wait()
 
-    def _step(self, at: int) -> tuple[int, int, int]:
-        """Row, slot and version of a step of a path."""
-        place = self.endpoint.load(at)
-        return place >> 3, place & 7, self.endpoint.load(at + 8)
-
-    def _undo(self, path: list[tuple[int, int, int]]) -> None:
+    def _undo(self, path: list[Step]) -> None:
         rows = self.store.lookup.rows
         for index in range(1, len(path)):
             row, slot, version = path[index]
@@ -284,78 +236,20 @@ class Repair:
                 rows.copy(0, slot, 1, path[index + 1][1])
             else:
                 rows.clear(0, slot)
-            rows.write(0, row, slot, undone)
+            rows.post_write(0, row, slot, undone)
 
-    # ---- the locks ------------------------------------------------------------------------------
+    # ---- the policy -----------------------------------------------------------------------------
 
-    def _say(self, look: JournalLook, held: int, unsure: int) -> None:
-        count = len(look.groups) << COUNT_SHIFT
-        self.endpoint.store(look.at + STATE, look.state & REST_MASK | count | unsure | held)
+    def _gone(self, holder: int, hold: int) -> bool:
+        """Whether a lock's holder is gone, or made to go by the pool's policy, and recovered."""
+        return bool(self.membership.gone(holder, *self._of(hold)))
 
-    def _give_back(self, look: JournalLook) -> None:
-        held = look.held
-        if look.unsure:
-            self._give_back_unsure(look, *look.groups[held])
-        while held:
-            held -= 1
-            self._say(look, held, UNSURE)
-            self._give_back_bits(*look.groups[held])
-        self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+    def _ended(self, holder: int, hold: int) -> bool:
+        return bool(self.membership.ended(holder, *self._of(hold)))
 
-    def _give_back_unsure(self, look: JournalLook, word: int, bits: int) -> None:
-        self._give_back_bits(word, self._stranded(look, word, bits))
-
-    def _give_back_bits(self, word: int, bits: int) -> None:
-        self.endpoint.mcas(word, 0, 0, 0, bits)
-
-    def _stranded(self, mine: JournalLook, word: int, bits: int) -> int:
-        """The bits among these that are set in a word, and that no living client has."""
-        attempt = 0
-        changes: Counter[int] = Counter()
-        while True:
-            journals = array("Q", self._others(mine.at, changes))
-            has, may_have = array("Q", journals), array("Q", journals)
-            found = self.store.lookup.journal.glance(journals, word, has, may_have)
-            bits &= found & ~functools.reduce(operator.or_, has, 0)
-            changes.update(at for at, some in zip(journals, may_have, strict=True) if some == ANY)
-            if self._is_settled(word, bits, journals, may_have):
-                return bits
-            attempt += 1
-            if attempt % LOOKS_BETWEEN == 0:
-                self.membership.progress()
-                self.endpoint.pause(attempt // LOOKS_BETWEEN)
-
-    def _others(self, but: int, changes: Counter[int]) -> list[int]:
-        """Addresses of all journals but one, those whose states change most often last."""
-        others = (at for at in self._journals() if at != but)
-        return sorted(others, key=changes.__getitem__)
-
-    def _is_settled(self, word: int, bits: int, journals: Any, may_have: Any) -> bool:
-        """Whether no client alive has any of these bits, going by that look at `journals`."""
-        suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
-        # ORDER: after the word: no client has joined since the states were read.
-        return not bits or (
-            len(self._journals()) == len(journals) + 1
-            and all(self._is_over_in(at, word, bits) for at in suspects)
-        )
-
-    def _is_over_in(self, at: int, word: int, bits: int) -> bool:
-        """Whether a journal may have these bits, and its owner is dead, perhaps fenced just now."""
-        look = self._read_journal(at)
-        return look is not None and bool(look.may_have(word) & bits) and self._ended(look)
-
-    def _journals(self) -> range:
-        """Addresses of all journals that may be in use."""
-        first, size = self.base + JOURNALS, self.store.lookup.journal_size
-        return range(first, first + size * self.endpoint.load(SLOTS_USED), size)
-
-    def _gone(self, look: JournalLook) -> bool:
-        """Whether a journal's owner is gone, or made to go by the pool's policy, and recovered."""
-        return bool(self.membership.gone(look.owner, *self._of(look)))
-
-    def _ended(self, look: JournalLook) -> bool:
-        mine = look.owner == self.membership.ident
-        return not mine and bool(self.membership.ended(look.owner, *self._of(look)))
+    def _of(self, hold: int) -> tuple[str, int]:
+        """Resource and hold of our wait: a holder's state of its journal never comes again."""
+        return self.what, hold
 
 
 def _linked(store: Any, reference: int) -> bool:
@@ -382,5 +276,4 @@ def _linked(store: Any, reference: int) -> bool:
             return True
         store.endpoint.pause(attempt)
         if attempt % LOOKS_EVERY == 0:
-            locks = lookup.locks
-            Repair(store, lookup.tables[at.table]).clear(locks.busy, locks.busy_bits)
+            Repair(store, lookup.tables[at.table]).clear(lookup.locks.busy)

@@ -37,6 +37,8 @@ cdef class Rows:
     cpdef int room(self, long long places) except -1
     @cython.locals(size=u64)
     cpdef int read(self, u64 place, u64 row, u64 count=*) except -1
+    @cython.locals(size=u64)
+    cpdef int post(self, u64 place, u64 row, u64 count=*) except -1
     @cython.locals(start=u64, last=u64)
     cpdef bint is_whole(self, u64 place) except -1
     @cython.locals(one=u64, two=u64, index=u64)
@@ -63,4 +65,4 @@ cdef class Rows:
     @cython.locals(at=u64)
     cpdef int load_entry(self, u64 place, u64 slot, u64 address) except -1
     @cython.locals(start=u64, last=u64, at=u64)
-    cpdef int write(self, u64 place, u64 row, u64 slot, u64 version) except -1
+    cpdef int post_write(self, u64 place, u64 row, u64 slot, u64 version) except -1

@@ -127,6 +127,11 @@ class Rows:
         size = self.row_words
         self.endpoint.read_words(self.address(row), self.words, count * size, place * size)
 
+    def post(self, place: int, row: int, count: int = 1) -> None:
+        """Post `read`."""
+        size = self.row_words
+        self.endpoint.post_read(self.address(row), self.words, count * size, place * size)
+
     def is_whole(self, place: int) -> bool:
         """Whether the CRC of the row there holds."""
         start = place * self.row_words
@@ -222,8 +227,9 @@ class Rows:
         at = place * self.row_words + slot * self.entry_words
         self.endpoint.read_words(address, self.words, self.entry_words, at)
 
-    def write(self, place: int, row: int, slot: int, version: int) -> None:
-        """Write the entry, as it is in the row there, and the row's new version and CRC."""
+    def post_write(self, place: int, row: int, slot: int, version: int) -> None:
+        """Post writes of the entry, as it is in the row there, and the row's new version and
+        CRC."""
         start = place * self.row_words
         last = start + self.row_words - 1
         self.words[last - 1] = version
@@ -232,6 +238,6 @@ class Rows:
         # unchanged.
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         at = start + slot * self.entry_words
-        self.endpoint.write_words(self.slot_address(row, slot), self.words, self.entry_words, at)
+        self.endpoint.post_write(self.slot_address(row, slot), self.words, self.entry_words, at)
         # LINEARIZES: insert, update, delete; the second word, the CRC
-        self.endpoint.write_words(self.trailer(row), self.words, TRAILER_WORDS, last - 1)
+        self.endpoint.post_write(self.trailer(row), self.words, TRAILER_WORDS, last - 1)

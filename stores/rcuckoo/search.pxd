@@ -48,12 +48,14 @@ cdef class PathSearch:
     cpdef int release(self) noexcept
     @cython.locals(index=int)
     cpdef long long place_of(self, u64 row) noexcept
-    @cython.locals(place=int, more='long long')
+    @cython.locals(place=int, more='long long', held=int)
     cpdef int hold(self, u64 row, u64 count) except -1
     @cython.locals(at=u64, slot=int)
-    cpdef int learn_locked(self, Rows rows, u64 place, u64 row, u64 held) except -1
-    @cython.locals(index=int, row=u64, others=u64[::1], at='long long', slot=int)
-    cpdef int search(self, u64 first, u64 second, bint locked) except -1
+    cdef int _visit_locked(self, Rows rows, u64 row, u64 held) except -1
+    @cython.locals(
+        index=int, row=u64, other=u64, others=u64[::1], at='long long', slot=int, locked=u64
+    )
+    cpdef int search(self, u64 first, u64 second, Rows rows) except -1
     @cython.locals(at=u64, mark=u64, above='long long', index=int)
     cdef bint _meet(self, u64 row, long long parent, int slot, int depth) except -1
     @cython.locals(index=int, known=bint)

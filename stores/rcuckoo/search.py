@@ -12,9 +12,12 @@ at a row with an empty entry, within `depth` moves. It expands rows in the cache
 and does not find there are `unknown`, for the caller to read. The paper begins at the primary row
 alone; with both, fewer inserts need a path at all.
 
-Deviations: the paper fills the cache by every operation; here it is filled with the rows that
-inserts lock, when they look for a path, and with those that a search has missed. Gets must be fast,
-and do not touch it.
+Only rows that a search visits are hashed: those under the locks are read whole, and looked at one
+by one.
+
+Deviations: the paper fills the cache by every operation; here it is filled with the rows that a
+search among locked rows visits, and with those that a search has missed. Gets must be fast, and do
+not touch it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.rcuckoo.layout import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
+from limpet.stores.rcuckoo.layout import AT_PATH, EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.parameters import RcuckooParameters
@@ -51,7 +54,8 @@ class PathSearch:
         self.beside: dict[int, int] = {}
         """Rows that the present search has asked for, and their second places in `others`."""
         self.fresh = array("Q", bytes(64 * SLOTS))
-        """As `others`, of the rows that are locked, which lie in runs."""
+        """As `others`, of the rows that are locked, which lie in runs; 0 for the first entry of a
+        row that no search has visited yet, and else one more than there."""
         self.begins = array("Q", bytes(8 * (PATH_MAX + 2)))
         self.counts = array("Q", bytes(8 * (PATH_MAX + 2)))
         self.places_of = array("Q", bytes(8 * (PATH_MAX + 2)))
@@ -122,7 +126,8 @@ class PathSearch:
         return -1
 
     def hold(self, row: int, count: int) -> int:
-        """Add `count` rows from `row` on, which are locked; the place of the first of them."""
+        """Add `count` rows from `row` on, which are locked and will be read to AT_PATH and the
+        place that this returns, and the next ones."""
         place = self.held
         more = (place + count) * SLOTS - len(self.fresh)
         if more > 0:
@@ -133,18 +138,22 @@ class PathSearch:
         self.places_of[self.runs] = place
         self.runs += 1
         self.held = place + count
+        for held in range(place, self.held):
+            self.fresh[held * SLOTS] = 0
         return place
 
-    def learn_locked(self, rows: Rows, place: int, row: int, held: int) -> None:
-        """Note the locked row with place `held` as it was read to `place`, and cache it."""
-        at = self.cache_row(rows, place, row)
-        for slot in range(SLOTS):
-            self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot]
+    def _visit_locked(self, rows: Rows, row: int, held: int) -> None:
+        """Know the locked row with place `held`, and cache it."""
+        if not self.fresh[held * SLOTS]:
+            at = self.cache_row(rows, AT_PATH + held, row)
+            for slot in range(SLOTS):
+                self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot] + 1
 
     # ---- searching ------------------------------------------------------------------------------
 
-    def search(self, first: int, second: int, locked: bool) -> int:
-        """Find a path for a key with these rows; `locked`: through rows that are locked, only.
+    def search(self, first: int, second: int, rows: Rows | None) -> int:
+        """Find a path for a key with these rows, through cached rows; with `rows`, only through
+        those that are locked and were read there.
 
         FOUND: `path_rows` and `path_slots` have `length` steps, where the new entry goes first.
         LACKING: `unknown` has `lacking` rows that were met and are not cached. NO_PATH.
@@ -157,20 +166,24 @@ class PathSearch:
         self._meet(first, -1, 0, 0)
         self._meet(second, -1, 0, 0)
         index = 0
+        locked = rows is not None
+        others = self.fresh if locked else self.others
         while index < self.count:
             row = self.queue[index]
-            others = self.fresh if locked else self.others
             at = self.place_of(row) if locked else self._cached(row)
-            if at < 0 and not locked:
-                self._lack(row)
-            elif at >= 0:
+            if at >= 0:
+                if rows is not None:
+                    self._visit_locked(rows, row, at)
                 for slot in range(SLOTS):
-                    if others[at * SLOTS + slot] == EMPTY:
+                    if others[at * SLOTS + slot] == EMPTY + locked:
                         self._found(index, slot)
                         return FOUND
                 if self.depths[index] < self.depth:
                     for slot in range(SLOTS):
-                        self._meet(others[at * SLOTS + slot], index, slot, self.depths[index] + 1)
+                        other = others[at * SLOTS + slot] - locked
+                        self._meet(other, index, slot, self.depths[index] + 1)
+            elif not locked:
+                self._lack(row)
             index += 1
         return LACKING if self.lacking else NO_PATH
 

@@ -12,8 +12,6 @@ from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.writer cimport Plan, Writer
 
 cdef u64 PATIENCE
-cdef u64 CLIENTS_PER_ATTEMPT
-cdef u64 SLOTS_PER_ATTEMPT
 cdef int LOST_MAX
 
 cdef class Rcuckoo(InlineStore):
@@ -21,7 +19,6 @@ cdef class Rcuckoo(InlineStore):
     cdef readonly Lookup lookup
     cdef readonly KeyRows found
     cdef readonly Writer writer
-    cdef readonly u64 patience
 
     cpdef int _change_once(
         self, bytes key, bytes value, u64 size, int mode, u64 attempt, long long at, Attempt way
@@ -32,11 +29,9 @@ cdef class Rcuckoo(InlineStore):
     @cython.final
     @cython.locals(turn=u64)
     cdef bint _is_to_look(self, u64 attempt) noexcept
-    @cython.locals(locks=Locks, attempt=int)
+    @cython.locals(attempt=int, word=u64, base=u64)
     cdef int _refuse_stray(self) except -1
     @cython.locals(lookup=Lookup, base=u64)
     cdef u64 _table_with(self, u64 word) except? 0
-    @cython.locals(clients=u64, used=u64)
-    cdef int _take_patience(self) except -1
-    @cython.locals(locks=Locks, word=u64, bits=u64)
-    cpdef int recover_owner(self) except -1
+    @cython.locals(word=u64)
+    cpdef int recover_holder(self) except -1

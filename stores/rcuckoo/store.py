@@ -1,18 +1,15 @@
 """RCuckoo: a cuckoo hash table that its clients lock and change themselves, with inline values.
 
-Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing". One table on
-each memory node, chosen by the key's hash; the layout of a table is in layout.py. A key's entry is
-in one of two rows (rows.py) of 8 entries (rows.py), under locks (locks.py) whose owners
-are in journals (locks.py).
+Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing". One table on each memory
+node, chosen by the key's hash; the layout of a table is in layout.py. A key's entry is in one of
+two rows of 8 entries (rows.py), under locks that name their holders (locks.py).
 
-Get (section 3.2.1), without a pin if the value is in its row (inline.py): read both rows, by one
-covering read if they are adjacent. An entry is valid if its row is whole. Before a key counts as
-missing, the versions of both rows are read again: between the two reads it may have been moved from
-the row that was read later to the one that was read first (C3). A long value is read from its
-extent.
+Get (section 3.2.1; lookup.py), without a pin if the value is in its row (inline.py): read both
+rows, and both versions once more before a key counts as missing.
 
-Update, delete (3.2.2): take the locks of both rows and read them; write the entry, version and CRC;
-give the locks back. A long value is written to a new extent before.
+Update, delete (3.2.2): in one phase take the locks of both rows and read them; in another one write
+the entry, version and CRC, and give the locks back. A long value is written to a new extent in the
+first one.
 
 Insert (3.2.3): the same if one of the key's rows has a vacant entry; else in the paper's phases,
 which are in writer.py.
@@ -26,9 +23,9 @@ client repairs the table (repair.py), before another client can have its slot. A
 client journal from before it is in use until it is linked; the rows of its key decide whether it is
 linked, also when the entry has moved since.
 
-A client that waits for a lock, or for a row that is not whole, looks for the owner in the journals.
-It recovers a dead owner at once, where the paper waits 100 ms. An owner that stands still for a
-lease is killed first, or waited for, as the pool's `fence` says (docs/operations.md).
+A client that waits for a lock, or for a row that is not whole, reads the holder in the lock. It
+recovers a dead one at once, where the paper waits 100 ms. One that stands still for a lease is
+killed first, or waited for, as the pool's `fence` says (docs/operations.md).
 
 Limits that are the paper's: rows have a fixed size, the table does not grow; others wait for a
 lease when a client stands still while it holds a lock; nothing is replicated.
@@ -37,8 +34,8 @@ Deviations, besides: an insert reads all rows under its locks only when it needs
 always does); the table is checked for a path from both of the key's rows.
 
 Round trips without conflict: get 1 (2 for a miss, and for an extent that is read at once, and one
-more if the last value that was found was in its row), update, delete and insert 2, one more for
-each group of locks after the first, and for a path.
+more if the last value that was found was in its row), update, delete and insert 2, and more for a
+path. All operations are in posted form: exchanges are the round trips (verbs.pyx).
 """
 
 from __future__ import annotations
@@ -46,9 +43,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
-from limpet.shm.errors import StoreCorrupt, StoreFull
+from limpet.shm.errors import StoreFull
 from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineStore
 from limpet.stores.core.names import LARGER, shown
@@ -63,13 +59,8 @@ from limpet.stores.rcuckoo.writer import Plan, Writer
 LOST_MAX: Final = 1000
 """How often a path may be found and be gone when it is locked."""
 PATIENCE: Final = 8
-"""After so many attempts, or more where there are many clients, a client looks for the owner of the
-lock; and again after twice as many, four times, eight times, and every eight times from then on."""
-CLIENTS_PER_ATTEMPT: Final = 4
-"""A look reads a word of every client's journal. It is made once in so many attempts that its cost
-for each of them does not grow with the number of clients (trap C14)."""
-SLOTS_PER_ATTEMPT: Final = 12
-"""The same for slots without a client."""
+"""After so many attempts a client looks after the holder of the lock; and again after twice as
+many, four times, eight times, and every eight times from then on."""
 
 
 class Rcuckoo(InlineStore):
@@ -85,8 +76,8 @@ class Rcuckoo(InlineStore):
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.glance()
+        self.objects.posts = True
         self.writer = Writer(pool, self.lookup, parameters, self.link)
-        self._take_patience()
 
     @staticmethod
     def make(pool: Any, name: str, parameters: RcuckooParameters) -> None:
@@ -142,37 +133,33 @@ class Rcuckoo(InlineStore):
     # ---- waiting --------------------------------------------------------------------------------
 
     def await_holder(self, attempt: int, writes: bool) -> None:
-        """Wait a little, and now and then look for the owner of the lock."""
+        """Wait a little, and now and then look after the holder of the lock."""
         self.retries += 1
         self.endpoint.pause(attempt)
         if self._is_to_look(attempt):
-            self.recover_owner()
+            self.recover_holder()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
 
     def _is_to_look(self, attempt: int) -> bool:
-        """Whether it is time to look whom we wait for, after so many attempts."""
-        turn = attempt // self.patience
-        return attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7)
+        """Whether it is time to look after the client that we wait for, after so many attempts."""
+        turn = attempt // PATIENCE
+        return attempt == turn * PATIENCE and (not turn & turn - 1 or not turn & 7)
 
     def _refuse_stray(self) -> None:
-        """Raise StoreCorrupt when we wait for a lock that is set, and that no client has."""
-        locks = self.lookup.locks
-        word, bits = locks.busy, locks.busy_bits
+        """Raise StoreCorrupt when we wait for a lock that no client has, and that is not free."""
+        word = self.lookup.locks.busy
         base = self._table_with(word)
         checker = self.checker()
         for attempt in range(LOOKS_MAX):
-            if word == 0 or not checker.stray(base, word) & bits:
+            if word == 0 or not (holder := checker.stray(base, word)):
                 break
             self.endpoint.pause(attempt)
         else:
-            raise StoreCorrupt(
-                f"{self.name}: locks {bits:#x} of the word at {word:#x} are set, and no client "
-                "says that it has them: memory was damaged; destroy the pool"
-            )
+            raise checker.of_nobody(word, holder)
 
     def _table_with(self, word: int) -> int:
-        """Address of the table that has this word of locks; for word 0, the key's table.
+        """Address of the table that has this lock; for word 0, the key's table.
 
         Outside of operations. Another thread of the handle may be in an operation with a key of
         another table, so the word decides.
@@ -183,20 +170,12 @@ class Rcuckoo(InlineStore):
                 return int(base)
         return int(lookup.tables[self.found.table])
 
-    def _take_patience(self) -> None:
-        """Set the number of attempts between looks by the present number of clients, and less by
-        how many slots were ever used (trap G24): a look reads their journals, too."""
-        clients = len(list(self.pool.membership.occupied()))
-        used = self.endpoint.load(SLOTS_USED)
-        self.patience = max(PATIENCE, clients // CLIENTS_PER_ATTEMPT, used // SLOTS_PER_ATTEMPT)
-
-    def recover_owner(self) -> None:
-        """Recover the owner of the lock we wait for, if it is dead or stands still for a lease."""
-        self._take_patience()
-        locks = self.lookup.locks
-        word, bits = locks.busy, locks.busy_bits
-        repair = Repair(self, self._table_with(word))
-        self.pool.exclusively(functools.partial(repair.recover_owners, word, bits))
+    def recover_holder(self) -> None:
+        """Recover the holder of the lock we wait for, if it is dead or stands still for a lease."""
+        word = self.lookup.locks.busy
+        if word:
+            repair = Repair(self, self._table_with(word))
+            self.pool.exclusively(functools.partial(repair.recover_holder, word))
 
     def resolved(self, reference: int, link_address: int) -> bool:
         """Decide a pair of a client journal: repair for a dead client, or for ourselves

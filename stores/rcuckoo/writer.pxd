@@ -16,8 +16,8 @@ from limpet.stores.rcuckoo.rows cimport Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
 
 cdef u64 MASK
+cdef u64 TRIES
 cdef int PLANS_MAX
-cdef int AT_PATH
 
 cdef class Plan(Attempt):
     cdef public bint is_sought
@@ -38,6 +38,7 @@ cdef class Writer:
     cdef u64 rows_per_lock
     cdef u64 link
     cdef readonly list searches
+    cdef u64[::1] adopted
 
     @cython.locals(search=PathSearch)
     cpdef PathSearch search(self, u64 table)
@@ -51,14 +52,16 @@ cdef class Writer:
     cdef int _learn_unknown(self, PathSearch search) except -1
     @cython.locals(locks=Locks, index=int)
     cdef int _plan_locks(self, KeyRows found, Plan plan) except -1
-    @cython.locals(base=u64, slot=u64)
+    @cython.locals(base=u64, ident=u64)
     cdef int _open_journal(self, KeyRows found) except -1
-    @cython.locals(locks=Locks, outcome=int)
+    @cython.locals(locks=Locks, outcome=int, planned=bint)
     cdef int _change_locked(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
     @cython.locals(search=PathSearch, index=int)
-    cdef int _synchronize(self, KeyRows found, Plan plan) except -1
-    @cython.locals(begin=u64, count=u64, held=u64, offset=u64, at=u64)
-    cdef int _read_under_lock(self, PathSearch search, u64 row) except -1
+    cdef int _hold_locked(self, KeyRows found, Plan plan) except -1
+    @cython.locals(search=PathSearch, run=int, place=u64)
+    cdef int _post_locked(self, KeyRows found) except -1
+    @cython.locals(begin=u64)
+    cdef int _hold(self, PathSearch search, u64 row) except -1
     @cython.locals(rows=Rows, search=PathSearch, there=bint, index=u64, header=u64)
     cdef int _execute(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
     cdef int _refuse(self, KeyRows found) except -1

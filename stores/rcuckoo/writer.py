@@ -1,16 +1,16 @@
 """Writing entries in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
 
-An update or a delete locks the key's two rows and reads them, writes its entry, and gives the locks
-back. An insert goes through the paper's phases:
+An update or a delete locks the key's two rows and reads them, in one phase; in the next one it
+writes its entry and gives the locks back. An insert goes through the paper's phases:
 
-    speculative search a path is searched in the cache (search.py); the first attempt has none:
-                             it assumes the degenerate path, to a vacant entry of the key's rows
-    locks                    of the key's rows, and of the path (locks.py)
-    cache synchronization    the rows under these locks are read
-    second search            a path is searched among these rows only; if there is none, the locks
-                             are given back, and the insert begins anew with a search in the cache
-    execution                entries move one at a time, from the end of the path on, so that each
-                             is always in one of its rows; the locks are given back
+    speculative search      a path is searched in the cache (search.py); the first attempt has none:
+                            it assumes the degenerate path, to a vacant entry of the key's rows
+    locks                   of the key's rows, and of the path (locks.py)
+    cache synchronization   the rows under these locks are read
+    second search           a path is searched among these rows only; if there is none, the locks
+                            are given back, and the insert begins anew with a search in the cache
+    execution               entries move one at a time, from the end of the path on, so that each
+                            is always in one of its rows; the locks are given back
 
 Both rows of the new key are locked, and not only the path: else another client may insert the key
 into the other row (C9). Deviation: rows other than the key's are read only when a path is needed.
@@ -36,17 +36,18 @@ from limpet.stores.core.status import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.rcuckoo.layout import FOUND, INLINE, JOURNALS, LACKING, LOST, PATH_MAX
+from limpet.stores.rcuckoo.layout import AT_PATH, FOUND, INLINE, LACKING, LOST, PATH_MAX
 from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import JOURNAL
 from limpet.stores.rcuckoo.search import PathSearch
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+TRIES: Final = 16
+"""After so many refusals a client looks at the locks before it tries again, which reads the rows in
+vain. Before that, a look costs more: a round trip in which another client takes the lock."""
 PLANS_MAX: Final = 256
 """How often a search asks for missing rows."""
-AT_PATH: Final = 2
-"""The place in `Rows` of the first row under the locks; those of a key's rows come before."""
 
 
 class Plan(Attempt):
@@ -80,10 +81,13 @@ class Writer:
         self.link = link
         self.searches: list[PathSearch | None] = [None] * parameters.tables
         """The search of each table, once an insert has needed it."""
+        self.adopted = array("Q", bytes(8 * parameters.tables))
+        """For each table, our id when we have made its journal ours."""
 
     def forget(self) -> None:
-        """Forget all rows."""
+        """Forget all rows, and which journals are ours."""
         self.searches = [None] * len(self.searches)
+        self.adopted = array("Q", bytes(8 * len(self.adopted)))
 
     def search(self, table: int) -> PathSearch:
         """The search of a table."""
@@ -112,9 +116,9 @@ class Writer:
         if plan is not None and plan.is_sought and not self._search_speculatively(found, plan):
             return FULL
         self._plan_locks(found, plan)
-        # ORDER: before memory is taken, which is not used again while the owner of the locks is
+        # ORDER: before memory is taken, which is not used again while the holder of the locks is
         # pinned.
-        if attempt and not self.locks.are_free():
+        if attempt and (size or attempt > TRIES) and not self.locks.are_free():
             return AGAIN
         self._open_journal(found)
         reference = 0
@@ -149,7 +153,7 @@ class Writer:
         search = self.search(found.table)
         search.begin()
         for _ in range(PLANS_MAX):
-            outcome = search.search(found.first, found.second, False)
+            outcome = search.search(found.first, found.second, None)
             if outcome == FOUND:
                 plan.is_sought = False
                 plan.length = search.length
@@ -169,7 +173,7 @@ class Writer:
         """Read the rows that a search has missed, without locks."""
         self.rows.room(search.lacking)
         for index in range(search.lacking):
-            self.rows.read(index, search.unknown[index], 1)
+            self.rows.post(index, search.unknown[index], 1)
         self.endpoint.wait()
         for index in range(search.lacking):
             row = search.unknown[index]
@@ -189,11 +193,12 @@ class Writer:
 
     def _open_journal(self, found: KeyRows) -> None:
         """Add our journal of the table to the client journal."""
+        ident = self.client.ident
         base = self.lookup.tables[found.table]
-        slot = self.client.ident >> INCARNATION_BITS
-        self.journal.at = base + JOURNALS + slot * self.lookup.journal_size
-        if self.journal.owner() != self.client.ident:
-            self.journal.adopt(self.client.ident)
+        self.journal.at = base + (ident >> INCARNATION_BITS) * self.lookup.journal_size
+        if self.adopted[found.table] != ident:
+            self.journal.adopt(ident)
+            self.adopted[found.table] = ident
         self.client.log(self.journal.at | JOURNAL, self.link)
 
     def _change_locked(
@@ -206,43 +211,51 @@ class Writer:
         plan: Plan | None,
         expected: bytes | None,
     ) -> int:
-        """Lock, look, and write if there is a change; give the locks back."""
+        """Lock and look, in one phase; write if there is a change, and give the locks back."""
         locks = self.locks
         if not locks.acquire():
             return AGAIN
-        self.lookup.read(found)
-        if plan is not None and plan.length:
-            self._synchronize(found, plan)
+        planned = plan is not None and plan.length > 0
+        if planned:
+            self._hold_locked(found, plan)
+        # ORDER: the rows after their locks were taken, on the same node.
+        self.lookup.post(found)
+        if planned:
+            self._post_locked(found)
         self.endpoint.wait()
+        if not locks.are_taken():
+            return AGAIN
         outcome = self._execute(found, key, value, reference, mode, plan, expected)
-        locks.release(locks.count)
+        locks.post_release(locks.count)
         self.endpoint.wait()
         return outcome
 
     # ---- cache synchronization ------------------------------------------------------------------
 
-    def _synchronize(self, found: KeyRows, plan: Plan | None) -> None:
-        """Read all rows under the locks that we hold, a lock's at a time, to the places from
-        AT_PATH on. The search knows them then."""
+    def _hold_locked(self, found: KeyRows, plan: Plan | None) -> None:
+        """Have places in `rows`, from AT_PATH on, for all rows under the locks of the set."""
         search = self.search(found.table)
         search.release()
-        self._read_under_lock(search, found.first)
-        self._read_under_lock(search, found.second)
+        self._hold(search, found.first)
+        self._hold(search, found.second)
         if plan is not None:
             for index in range(plan.length):
-                self._read_under_lock(search, plan.rows[index])
+                self._hold(search, plan.rows[index])
+        # ORDER: before any row is read there.
+        self.rows.room(AT_PATH + search.held)
 
-    def _read_under_lock(self, search: PathSearch, row: int) -> None:
-        """Read the rows under the lock of a row, if they were not read yet."""
+    def _post_locked(self, found: KeyRows) -> None:
+        """Post reads of all these rows, a lock's at a time."""
+        search = self.search(found.table)
+        for run in range(search.runs):
+            place = AT_PATH + search.places_of[run]
+            self.rows.post(place, search.begins[run], search.counts[run])
+
+    def _hold(self, search: PathSearch, row: int) -> None:
+        """Give the rows under the lock of a row their places, if they have none yet."""
         if search.place_of(row) < 0:
             begin = row // self.rows_per_lock * self.rows_per_lock
-            count = min(self.rows_per_lock, self.lookup.row_count - begin)
-            held = search.hold(begin, count)
-            self.rows.room(AT_PATH + held + count)
-            self.rows.read(AT_PATH + held, begin, count)
-            for offset in range(count):
-                at = AT_PATH + held + offset
-                search.learn_locked(self.rows, at, begin + offset, held + offset)
+            search.hold(begin, min(self.rows_per_lock, self.lookup.row_count - begin))
 
     # ---- second search, and execution -----------------------------------------------------------
 
@@ -266,7 +279,7 @@ class Writer:
             if mode == INSERT:
                 return EXISTS
             header = rows.header(found.place, found.slot)
-            if expected is not None and self.lookup.value(found, header) != expected:
+            if expected is not None and self.lookup.value(found) != expected:
                 return EXISTS
             if not header & INLINE:
                 self.client.log(header & REFERENCE_MASK, self.link)
@@ -278,17 +291,19 @@ class Writer:
             self._write_entry(found, key, value, reference, mode)
             return DONE
         if plan is None or not plan.length:
-            self._synchronize(found, plan)
+            self._hold_locked(found, plan)
+            self._post_locked(found)
             self.endpoint.wait()
         search = self.search(found.table)
-        if search.search(found.first, found.second, True) != FOUND:
+        if search.search(found.first, found.second, rows) != FOUND:
             return LOST
         self._write_path(found, search, key, value, reference)
         return DONE
 
     def _refuse(self, found: KeyRows) -> None:
         """For a row that is not whole under its lock: release the locks, raise StoreCorrupt."""
-        self.locks.release(self.locks.count)
+        self.locks.post_release(self.locks.count)
+        self.endpoint.wait()
         raise self.lookup.damaged(found)
 
     def _find_vacant(self, found: KeyRows) -> bool:
@@ -320,10 +335,10 @@ class Writer:
             rows.clear(found.place, found.slot)
         else:
             self._fill(found, found.place, found.slot, key, value, reference)
-        self.journal.step(0, row, found.slot, version)
-        self.journal.commit(rows, found.place, found.slot, 1)
+        self.journal.step(row, found.slot, version)
+        self.journal.post_path(rows, found.place, found.slot)
         # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
-        rows.write(found.place, row, found.slot, version + 1 & MASK)
+        rows.post_write(found.place, row, found.slot, version + 1 & MASK)
         # CRASH(written): the row is whole and new; the repairing client gives the locks back.
 
     def _write_path(
@@ -337,10 +352,10 @@ class Writer:
             at = AT_PATH + search.place_of(row)
             if not rows.is_whole(at):
                 self._refuse(found)
-            journal.step(step, row, search.path_slots[step], rows.version(at))
+            journal.step(row, search.path_slots[step], rows.version(at))
         # The first two places have copies of the key's rows that are not needed any more.
         self._fill(found, 0, 0, key, value, reference)
-        journal.commit(rows, 0, 0, length)
+        journal.post_path(rows, 0, 0)
         for step in range(length - 1, -1, -1):
             row, slot = search.path_rows[step], search.path_slots[step]
             at = AT_PATH + search.place_of(row)
@@ -349,5 +364,5 @@ class Writer:
                 rows.copy(at, slot, before, search.path_slots[step - 1])
             else:
                 rows.copy(at, slot, 0, 0)
-            rows.write(at, row, slot, rows.version(at) + 1 & MASK)
+            rows.post_write(at, row, slot, rows.version(at) + 1 & MASK)
             # CRASH(moving): entries are in two rows; the repairing client moves them back.

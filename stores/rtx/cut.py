@@ -1,9 +1,9 @@
 """A second reading of what a transaction read: all of it at one moment, beside any writer.
 
 A transaction that reads is optimistic (reads.py): when something that it has read was changed, its
-function is called again. One that reads much would never get through beside a writer, however slow
-(R11). So after a few conflicts, what its last attempt has read in trees is read before the next
-one begins, in one operation of the client:
+function is called again. A transaction that reads much would never get through beside a writer,
+however slow the writer is (R11). So after a few conflicts, what its last attempt has read in trees
+is read before the next attempt begins, in one operation of the client:
 
     1. write a log (log.py) and publish it
     2. lock each leaf, from the version that it has: an entry of the log with no pointers, so that
@@ -21,7 +21,7 @@ No lock is waited for while others are held: after a few tries all are released.
 in a circle, in whatever order leaves are locked. No function of a user runs while they are.
 
 A kill leaves behind: the log in the client journal, INIT or ABORT, and locked leaves; recovery
-releases them, or whoever meets them when the lease is over (repair.py).
+releases them, or a client that meets them when the lease is over (repair.py).
 
 Known limits: keys of hash stores are not among it; a transaction that writes, too, still has to
 find at its commit that nothing has changed since; and in a full pool there may be no memory for the
@@ -164,7 +164,7 @@ class Cut(Commit):
         return log.state() & STATE_MASK == INIT
 
     def _lock(self, log: Log, state: int, look: Recheck, held: dict[int, ObjectRead]) -> bool:
-        """Lock the leaf of a look; False: somebody else has it locked."""
+        """Lock the leaf of a look; False: another client has it locked."""
         leaf = TXObj(self.locks, look.at, 0, 0)
         assert log.noted is not None
         log.noted.append(leaf)

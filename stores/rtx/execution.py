@@ -28,7 +28,7 @@ no lock, unless it meets conflicts again and again while it reads (cut.py).
 Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key that
 is put and deleted again and has no write in the end, and of the store of named objects.
 
-What it notes of each store is in uses.py.
+uses.py has the notes of a transaction on each store.
 
 A store that takes part is `transactional` (class Store). It has `tx_keys` (reads.py), `locks` and
 `repair` (lllock.py, repair.py), and `staging(commit)`, with `stage(key, value)`, which is DONE,
@@ -557,7 +557,7 @@ class Transaction:
         return f"the key {shown(self._doomed.key)} of the store {self._doomed.store.name!r}"
 
     def await_holder(self, attempt: int) -> None:
-        """After a conflict, wait a little, and look now and then whom we wait for."""
+        """After a conflict, wait a little, and look now and then at the client that we wait for."""
         if self._doomed is not None and self._doomed.store is not None:
             self._doomed.store.retries += 1
             self._doomed.store.repair.await_holder(self._doomed.at, attempt, True)

@@ -230,7 +230,7 @@ class TransactionSplitter(Splitter):
         if first not in halves or second not in halves:
             raise StoreCorrupt(f"{index.name}: the log of a split of {parent.at:#x} is damaged")
         first, second = halves[first] & ADDRESS_MASK, halves[second] & ADDRESS_MASK
-        # CRASH(split-decided): recovery, or whoever meets a lock when the lease is over, goes on.
+        # CRASH(split-decided): recovery, or a client that meets a lock after the lease, goes on.
         attempt = 0
         while held := self.freeze(parent.old):
             if not self.repair.clear_slot(held):

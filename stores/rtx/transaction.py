@@ -73,7 +73,7 @@ def _refuse_unstarted(pool: Any, result: Any) -> None:
     """Raise TypeError for what the call of an `async def` or generator function returns: it has not
     begun."""
     if not isinstance(result, AsyncGeneratorType):
-        result.close()  # so Python does not warn that nobody has awaited it
+        result.close()  # so Python does not warn that it was never awaited
     raise TypeError(
         f"{pool.url}: the function of a transaction returned a {type(result).__name__}, which "
         "would run after the transaction; pass a plain function"

@@ -9,7 +9,7 @@ client has changed its leaf (reads.py), or when it is read anew for the next att
 
 `PendingWrites` has the writes of a transaction to one store, by key, until its commit stages them
 (execution.py). Few keys are compared one by one, and more are found by a dict: most transactions
-write a few. What holds a write is used again by the next transaction.
+write a few. The next transaction uses the objects that held the writes again.
 """
 
 from __future__ import annotations

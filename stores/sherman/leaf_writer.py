@@ -225,7 +225,7 @@ class LeafWriter:
     def change_early(self, key: bytes, value: bytes, mode: int, attempt: int) -> int:
         """Lock the leaf in which a key was met, then read and change it. ELSEWHERE: the key was met
         in no leaf, or that leaf is not the key's any more, or is locked and this is the first
-        attempt, or one before the client looks whom it waits for. AGAIN: also if it is locked at
+        attempt, or the one before a look at the client that has it. AGAIN: also if it is locked at
         another attempt."""
         leaf, page = self.leaf, self.leaf.page
         hashed = hash64(key)

@@ -69,7 +69,7 @@ class Page(NewData):
         self.slot = 0
         """The entry that the last search found, if it is `exact`."""
         self.found = 0
-        """What `find` has returned last."""
+        """The last result of `find`."""
         self.level = 0
         self.count = 0
         self.heap = size

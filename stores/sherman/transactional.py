@@ -1,7 +1,7 @@
 """The `rtx-sherman` store: a B-link tree whose operations are transactions (rTX section 5).
 
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
-(stores/transactions/lllock.py), so a client writes it anew and not in place, and swings the
+(stores/transactions/tx_object.py), so a client writes it anew and not in place, and swings the
 pointer. The TXObjs of a tree are a region, the paper's meta pool (figure 6): the first is always
 the root; one whose pointer stands for nothing (stores/core/records.py) is vacant. Each memory node
 has a tree of its own, and a key's hash chooses the tree. So a lost node takes whole trees with it,
@@ -318,7 +318,7 @@ class RtxSherman(InlineStore):
                 leaves = LEAVES_FEW
                 continue
             if outcome == DONE:
-                self.operations += ended - first
+                self._count(ended - first, ended - first)
                 first, attempt = ended, 0
             elif outcome == AGAIN:
                 attempt += 1

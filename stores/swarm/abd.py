@@ -21,6 +21,7 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.swarm.layout import (
+    AGAIN,
     DONE,
     HEADER,
     NAMED,
@@ -31,9 +32,9 @@ from limpet.stores.swarm.layout import (
     WORDS,
 )
 from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
-from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.register import is_tombstone, time_of, tuple_word
+from limpet.stores.swarm.replica import Quorum
 from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
 
 class Abd(Protocol):
@@ -58,7 +59,11 @@ class Abd(Protocol):
         ahead = self._write_ahead(value)
         self.endpoint.wait()
         if outcome == DONE and is_tombstone(quorum.top):
+            # A copy of the tombstone needs an empty pointer, perhaps that of this buffer.
+            row.refuse(held)
+            row.buffer.reference = 0
             outcome = self.max_register.confirm()
+            return AGAIN if outcome == DONE else outcome
         if outcome == DONE:
             if known:
                 row.renew_words()
@@ -79,16 +84,44 @@ class Abd(Protocol):
             finally:
                 row.buffer.ahead = 0
             self.endpoint.wait()
-            if outcome == REFUSED:
-                outcome = self.insistence.write(w, DONE)
-            if outcome == DONE:
-                self._end(w, held)
-                return DONE
-            if row.buffer.published:
-                row.keep(held, row.buffer)
-                return DONE
+            return self._conclude(w, held, outcome)
         row.refuse(held)
         return outcome
+
+    def _conclude(self, w: int, held: int, outcome: int) -> int:
+        """WRITE after its second phase, of which this is the outcome."""
+        row = self.row
+        if outcome == REFUSED:
+            outcome = self.insistence.write(w, DONE)
+        if outcome == DONE:
+            self._end(w, held)
+        elif row.buffer.published or row.buffer.doubtful:
+            row.keep(held, row.buffer)
+            outcome = DONE
+        else:
+            row.refuse(held)
+        return outcome
+
+    # ---- WRITE beside those to other registers (batch_writes.py) --------------------------------
+
+    def begin(self, value: bytes) -> int:
+        quorum, row = self.quorum, self.row
+        row.known = False
+        time = self.clock.after(time_of(quorum.top))
+        w = tuple_word(time, row.writer, VERIFIED, row.writer, row.side)
+        row.buffer.prepare(self.register.ident, w, value)
+        return w
+
+    def post(self, w: int) -> None:
+        """Post the second phase, and the value with it."""
+        self.max_register.post_write(w, self.row.buffer)
+
+    def finish(self, w: int, held: int, doubtful: bool) -> int:
+        row = self.row
+        if doubtful:
+            row.buffer.doubtful = True
+            return self._conclude(w, held, REFUSED)
+        return self._conclude(w, held, self.max_register.written(w, row.buffer))
 
     def _write_ahead(self, value: bytes) -> int:
         """Write the value, without its header, to our buffer; bits: beside which replicas.

@@ -25,10 +25,11 @@ cdef class LocationCache:
     cdef u64 hand
 
     cpdef int forget(self) except -1
-    @cython.locals(at=u64)
-    cpdef int prefetch(self, bytes key) except -1
-    @cython.locals(hashed=u64, row=u64, found=u64)
+    @cython.locals(hashed=u64, at=u64)
+    cpdef u64 prefetch(self, bytes key) except 0
     cpdef long long locate(self, bytes key) except -2
+    @cython.locals(row=u64, found=u64)
+    cdef long long find(self, u64 hashed) noexcept
     @cython.locals(size=u64)
     cpdef bint holds(self, long long at, bytes key) except -1
     @cython.locals(hashed=u64, at='long long', index=int, size=u64)

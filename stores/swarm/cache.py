@@ -62,17 +62,22 @@ class LocationCache:
         self.count = 0
         self.hand = 0
 
-    def prefetch(self, key: bytes) -> None:
-        """Prefetch the row of a key that is looked for soon."""
-        at = (hash64(key) >> HASH_SHIFT & self.mask) * self.width
+    def prefetch(self, key: bytes) -> int:
+        """Prefetch the row of a key that is looked for soon; its hash, for `find`."""
+        hashed = hash64(key) | 1
+        at = (hashed >> HASH_SHIFT & self.mask) * self.width
         words_prefetch(self.words, at)
         words_prefetch(self.words, at + self.width - 1)
+        return hashed
 
     def locate(self, key: bytes) -> int:
         """Where the key's entry may begin in `words`; `holds` confirms it. Or NOWHERE."""
+        return self.find(hash64(key) | 1)
+
+    def find(self, hashed: int) -> int:
+        """`locate`, of a key with that hash."""
         if not self.size:
             return NOWHERE
-        hashed = hash64(key) | 1
         row = hashed >> HASH_SHIFT & self.mask
         for _ in range(self.window):
             found = self.words[row * self.width]
@@ -104,7 +109,7 @@ class LocationCache:
         if not self.size:
             return NOWHERE
         hashed = hash64(key) | 1
-        at = self.locate(key)
+        at = self.find(hashed)
         if at >= 0:
             self._clear(at)
         else:

@@ -8,7 +8,7 @@ from limpet.stores.race.layout cimport *
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.key_register cimport KeyRegister
 from limpet.stores.swarm.layout cimport *
-from limpet.stores.swarm.registers cimport Register, Registers, area_of, first_of
+from limpet.stores.swarm.register cimport Register, Registers, area_of, first_of
 from limpet.stores.swarm.row cimport Row
 
 cdef class Finder:
@@ -18,8 +18,8 @@ cdef class Finder:
     cdef readonly Endpoint endpoint
     cdef readonly int replicas
     cdef readonly LocationCache cache
-    cdef bint guesses
-    cdef bint shared
+    cdef readonly bint guesses
+    cdef readonly bint shared
     cdef readonly object view
     cdef u64 seen_view
 
@@ -28,15 +28,16 @@ cdef class Finder:
     cpdef int attend(self) except -1
     @cython.locals(at='long long', reference=u64, shape=u64, area=u64, length=u64)
     cdef long long prefetch(self, bytes key) except -2
+    cpdef bint recall(self, KeyRegister register, bytes key, long long at) except -1
     @cython.locals(
         reference=u64, ident=u64, shape=u64, area=u64, length=u64, capacity=u64, first=int
     )
-    cpdef bint recall(self, KeyRegister register, bytes key, long long at) except -1
+    cdef int select(self, KeyRegister register, long long at) except -1
     @cython.locals(register=Register, at='long long')
     cdef long long remember_register(self, bytes key) except -2
     cpdef int note_write(self, KeyRegister register, long long at) except -1
     @cython.locals(shape=u64)
-    cdef int _note_length(self, Register place, long long at) except -1
+    cdef int note_length(self, u64 length, long long at) except -1
     @cython.locals(row=Row)
     cpdef int note_read(self, KeyRegister register, int outcome, long long at) except -1
     @cython.locals(scope=bint)

@@ -23,7 +23,7 @@ from limpet.stores.swarm.layout import (
     PLACED_MASK,
     PLACED_SHIFT,
 )
-from limpet.stores.swarm.registers import Register, Registers, area_of, first_of
+from limpet.stores.swarm.register import Registers, area_of, first_of
 from limpet.stores.swarm.row import Row
 
 
@@ -80,6 +80,11 @@ class Finder:
         """Select the key's register, if we know where it is: `prefetch` has said where."""
         if at < 0 or not self.cache.holds(at, key):
             return False
+        self.select(register, at)
+        return True
+
+    def select(self, register: KeyRegister, at: int) -> None:
+        """Select the register of an entry of the cache that `holds` its key."""
         reference = self.cache.words[at + 1]
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
@@ -89,7 +94,6 @@ class Finder:
         first = first_of(reference, self.replicas)
         register.select(reference, area, ident, capacity, length, first)
         register.row.recall(self.cache.words, at)
-        return True
 
     def remember_register(self, key: bytes) -> int:
         """Remember the current register as the key's; its entry of the cache, or NOWHERE."""
@@ -108,12 +112,13 @@ class Finder:
         register.row.turns.unnoted = False
         if at >= 0:
             register.row.note(self.cache.words, at)
-            self._note_length(register.place, at)
+            self.note_length(register.place.length, at)
 
-    def _note_length(self, place: Register, at: int) -> None:
+    def note_length(self, length: int, at: int) -> None:
+        """Remember, in an entry of the cache, the length of the value in place; 0: it is not."""
         shape = self.cache.words[at + 3]
-        if shape >> PLACED_SHIFT & CAPACITY_MASK != place.length:
-            self.cache.words[at + 3] = shape & ~PLACED_MASK | place.length << PLACED_SHIFT
+        if shape >> PLACED_SHIFT & CAPACITY_MASK != length:
+            self.cache.words[at + 3] = shape & ~PLACED_MASK | length << PLACED_SHIFT
 
     def note_read(self, register: KeyRegister, outcome: int, at: int) -> None:
         """Remember, in an entry of the cache, the value's length after a READ of a register, and
@@ -124,7 +129,7 @@ class Finder:
                 self.cache.words[at + 4] = 0  # there is a copy in our row
             row.turns.unnoted = False
         if at >= 0 and outcome == DONE:
-            self._note_length(register.place, at)
+            self.note_length(register.place.length, at)
             if self.guesses and not row.wrote and row.is_writer():  # else a WRITE looks in any case
                 self._note_row(row, at)
 

@@ -29,8 +29,8 @@ Writers of each word. The row of a writer is its word in M (shared, with fewer w
 and its two pointers (row.py); only that client writes tuples there, its own and copies of those
 that it writes back, and only that client changes the pointers. Others set the VERIFIED bit. A lock
 is changed by its writer and by readers. The words in place are written by any client,
-plainly, after its tuple is at a majority: nothing depends on them, as stamp and hash, or the header
-of the buffer, say whether they are right.
+plainly, after its tuple is at a majority: stamp and hash, or the header of the buffer, say whether
+they are right. A first value, and one whose buffer was returned, is nowhere else (row.py).
 
 A kill leaves in place: nothing, an older value, or a torn one, which the hash rejects. The next
 READ that finds its value missing in place puts it there, in the background: so a stopped writer, a
@@ -50,6 +50,7 @@ STAMP_SHIFT: Final = 8
 ROW_SHIFT: Final = 1
 TIME_MAX: Final = (1 << 64 - TIME_SHIFT) - 1
 """The time of a tombstone. No clock says that: it ends before (shm/clients/unique_ids.py)."""
+TUPLE_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 GUESSED: Final = 0
 VERIFIED: Final = 1 << STAMP_SHIFT - 1
 
@@ -105,6 +106,8 @@ NAMED: Final = 1 << 16
 """Instead of a place in the client journal: pointers of our row name the buffer already."""
 UNDECIDED: Final = 1
 """Instead of a reference: it is not known, or differs from replica to replica."""
+UNVERIFIED: Final = 2
+"""Instead of a stamp: the tuple is at a majority, and a READ has to decide it."""
 
 REFUSED: Final = 8
 """The pointer is not empty, so nothing was written."""

@@ -4,12 +4,30 @@ from limpet.shm.clients.unique_ids cimport Clock
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.swarm.layout cimport *
-from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Buffer, Replica
+from limpet.stores.swarm.register cimport Register, is_tombstone, placed, row_of, side_of, stamp_of
+from limpet.stores.swarm.replica cimport Buffer, Quorum, Replica
 from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.words cimport is_tombstone, placed
-from limpet.stores.swarm.write_back cimport WriteBack
+
+@cython.final
+cdef class WriteBack:
+    cdef Quorum quorum
+    cdef Row row
+    cdef Endpoint endpoint
+    cdef Buffer buffer
+
+    @cython.locals(row=Row, row_is_free=bint, outcome=int)
+    cdef int run(self, u64 word) except -1
+    @cython.locals(row=Row, held=int, copy=u64, n=int, scope=bint)
+    cdef int _value(self, u64 word) except -1
+    cdef u64 _copy_of(self, u64 word) noexcept
+    @cython.locals(pending=int, n=int, outcome=int, replica=Replica)
+    cdef bint _put_copy(self, u64 copy) except -1
+    @cython.locals(row=Row, own=u64, done=bint, n=int, replica=Replica)
+    cdef int _tombstone(self, u64 word) except -1
+    @cython.locals(row=Row, n=int, done=bint, replica=Replica)
+    cdef int _own(self, u64 word, bytes value) except -1
+    @cython.locals(register=Register, at=u64)
+    cdef int _name(self, Replica replica, u64 copy) except -1
 
 @cython.final
 cdef class MaxRegister:
@@ -31,7 +49,9 @@ cdef class MaxRegister:
     cdef int post_write(self, u64 word, Buffer buffer) except -1
     @cython.locals(quorum=Quorum, n=int, pending=int, refused=bint, outcome=int, replica=Replica)
     cdef int written(self, u64 word, Buffer buffer) except -1
-    @cython.locals(quorum=Quorum, done=int, pending=int, k=int, outcome=int, replica=Replica)
+    @cython.locals(
+        quorum=Quorum, done=int, pending=int, looked=int, k=int, outcome=int, replica=Replica
+    )
     cdef int write(self, u64 word, Buffer buffer) except -1
 
 cdef class Protocol:
@@ -45,6 +65,9 @@ cdef class Protocol:
 
     cpdef int read(self) except -1
     cpdef int write(self, bytes value) except -1
+    cdef u64 begin(self, bytes value) except? 0
+    cdef int post(self, u64 w) except -1
+    cpdef int finish(self, u64 w, int held, bint doubtful) except -1
     @cython.locals(quorum=Quorum, row=Row, scope=bint)
     cdef int mend(self, u64 m, bytes value) except -1
 

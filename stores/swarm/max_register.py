@@ -5,17 +5,21 @@
       majority has v or more                         write v to replicas with less, until a
                                                      majority has v or more; return v
 
-A READ writes back the tuple it has read (write_back.py). A write back needs memory and a row. A
+A READ writes back the tuple it has read (`WriteBack`). A write back needs memory and a row. A
 client with no memory ready, or without a row, reads all replicas in service instead. With l nodes
 lost, it returns the greatest tuple that f + 1 - l of the 2f + 1 - l replicas have, or have a
 greater one than (`_least`). Each majority of the replicas left has one of these, whatever else is
-lost; a replaced node has the greatest of all (refilling.py). A write that was complete when the
+lost; a replaced node has the greatest of all (check.py). A write that was complete when the
 read began is on as many replicas, since at most l of its replicas are lost.
 
 `Protocol` is the interface of a register's protocol to its store: READ and WRITE of a value.
 `Insistence` is a WRITE although our row is not in order: the row is repaired until the tuple is
 written. It is for a tuple that other clients may have seen at a minority already, so it cannot be
 given up.
+
+Write-back (algorithm 8, line 20). A client that writes a tuple back writes a copy of its value to a
+buffer and a row of its own (trap S9). Only that attempt knows the buffer it has in the client
+journal (trap S11), so the attempt resolves it before it ends, whether it succeeds or not.
 """
 
 from __future__ import annotations
@@ -29,17 +33,147 @@ from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
     GONE,
+    NAMED,
     NO_MEMORY,
     REFUSED,
     ROW,
     WHOLE,
     WORDS,
 )
-from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.replica import Buffer
+from limpet.stores.swarm.register import is_tombstone, placed, row_of, side_of, stamp_of
+from limpet.stores.swarm.replica import Buffer, Quorum, Replica
 from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import is_tombstone, placed
-from limpet.stores.swarm.write_back import WriteBack
+
+
+class WriteBack:
+    """Writes back tuples that were read from the current register."""
+
+    def __init__(self, quorum: Quorum, row: Row) -> None:
+        self.quorum = quorum
+        self.row = row
+        self.endpoint = self.quorum.endpoint
+        self.buffer = Buffer()
+        """The buffer of the copy. A WRITE that this interrupts has its own (row.py)."""
+
+    def run(self, word: int) -> int:
+        """Make a tuple that was read known to a majority, as a copy in our row.
+
+        DONE, NO_MEMORY, or AGAIN: read once more.
+        """
+        row = self.row
+        row.identify()
+        row.wrote = row.turns.unnoted = True
+        row_is_free = row.take_metadata()
+        if is_tombstone(word):
+            if row_is_free:
+                row.clear_side()  # its number takes the pointer
+            outcome = self._tombstone(word)
+        elif not row_is_free:
+            outcome = REFUSED
+        else:
+            outcome = self._value(word)
+        return row.repair() if outcome == REFUSED else outcome
+
+    def _value(self, word: int) -> int:
+        """`run` with a tuple that has a value. As `run`, or REFUSED: our row is not in order."""
+        row = self.row
+        value = self.quorum.value_of(word)
+        if value is None:
+            return AGAIN
+        if row_of(word) == row.writer:
+            return self._own(word, value)
+        held = row.take_turn(self.buffer, len(value))
+        if held < 0:
+            return NO_MEMORY
+        copy = self._copy_of(word)
+        self.buffer.prepare(self.quorum.register.ident, word, value)
+        if held != NAMED:
+            row.retarget(held)
+        if not self._put_copy(copy):
+            if not self.buffer.published:
+                row.client.release(held)
+            # Otherwise the buffer stays in the journal: it is linked, or its node was lost now.
+            return AGAIN
+        for n in range(self.quorum.read):
+            self._name(self.quorum.at(n), copy)
+        self.endpoint.wait()
+        scope = self.endpoint.background(True)
+        if (
+            row.keep(held, self.buffer)
+            and held != NAMED
+            and row.is_short(self.buffer.reference >> NODE_SHIFT & 0xFF)
+        ):
+            row.lend(self.buffer)
+        self.endpoint.background(scope)
+        return DONE
+
+    def _copy_of(self, word: int) -> int:
+        """The tuple, with its value in our row."""
+        return placed(word, self.row.writer, self.row.side)
+
+    def _put_copy(self, copy: int) -> bool:
+        """Write a copy to those replicas that were read with a smaller tuple; whether all have it.
+
+        False: some may have it, as a node was lost, or the register is being given up.
+        """
+        pending = 0
+        for n in range(self.quorum.read):
+            replica = self.quorum.at(n)
+            if stamp_of(replica.tops[replica.k]) < stamp_of(copy):
+                try:
+                    outcome = replica.write(copy, self.buffer)
+                except NodeFailed as error:
+                    self.quorum.view.fail_if_lost(error.node)
+                    return False
+                if outcome == REFUSED:
+                    return False
+                if outcome == AGAIN:
+                    pending |= 1 << replica.k
+        return self.quorum.max_again(pending, copy)
+
+    def _tombstone(self, word: int) -> int:
+        """`run` with a tombstone: to replicas without any. As `run`, or REFUSED.
+
+        Its number may be on either side, since at most one side is in use on each replica.
+        """
+        row = self.row
+        self.buffer.reference = self.quorum.ticket()
+        if not self.buffer.reference:
+            return AGAIN
+        own = placed(word, row.writer, row.side)
+        done = True
+        for n in range(self.quorum.read):
+            replica = self.quorum.at(n)
+            if not is_tombstone(replica.tops[replica.k]):
+                done = row.move(replica, replica.mine[replica.k], own, self.buffer) and done
+        self.endpoint.wait()
+        return DONE if done else REFUSED
+
+    def _own(self, word: int, value: bytes) -> int:
+        """`run` with a tuple of our own row: the buffer is ours, so no copy is needed."""
+        row = self.row
+        replica = self.quorum.replicas[self.quorum.where(word)]
+        self.buffer.reference = replica.named(row.writer, side_of(word))
+        if not self.buffer.reference:
+            self.buffer.reference = replica.named(row.writer, 1 - side_of(word))
+        self.buffer.prepare(self.quorum.register.ident, word, value)
+        done = True
+        for n in range(self.quorum.read):
+            replica = self.quorum.at(n)
+            if stamp_of(replica.tops[replica.k]) < stamp_of(word):
+                done = row.move(replica, replica.mine[replica.k], word, self.buffer) and done
+        self.endpoint.wait()
+        return DONE if done else REFUSED
+
+    def _name(self, replica: Replica, copy: int) -> None:
+        """Name the copy's buffer on one more replica, so that it is not lost with a node."""
+        register = self.quorum.register
+        try:
+            self.quorum.buffers.write(self.buffer, replica.k)
+            at = register.pointer(replica.k, self.row.writer, side_of(copy))
+            self.endpoint.cas(at, register.ident, self.buffer.reference)
+        except NodeFailed as error:
+            self.quorum.view.fail_if_lost(error.node)
 
 
 class MaxRegister:
@@ -156,29 +290,30 @@ class MaxRegister:
         done = pending = 0
         lost = -1
         k = self.register.first
-        for _ in range(quorum.count):
-            replica = quorum.replicas[k]
-            try:
-                if replica.failed():
-                    lost = self.register.bases[k] >> NODE_SHIFT
-                elif not quorum.mine[k] and (buffer.named or not quorum.valid):
-                    return REFUSED
-                elif buffer.named and not quorum.stands_at(k):
+        looked = 0
+        while looked < quorum.count and done < quorum.majority:
+            try:  # around the loop, as it takes as long as a write
+                while looked < quorum.count and done < quorum.majority:
+                    replica = quorum.replicas[k]
+                    looked += 1
+                    k = k + 1 if k + 1 < quorum.count else 0
+                    if replica.failed():
+                        lost = self.register.bases[replica.k] >> NODE_SHIFT
+                        continue
+                    if not quorum.mine[replica.k] and (buffer.named or not quorum.valid):
+                        return REFUSED
                     # ORDER: the ident was read, under this pin, before the buffer is written.
-                    return REFUSED
-                else:
+                    if buffer.named and not quorum.stands_at(replica.k):
+                        return REFUSED
                     outcome = replica.write(word, buffer)
                     if outcome == REFUSED:
                         return REFUSED
                     if outcome == AGAIN:
-                        pending |= 1 << k
+                        pending |= 1 << replica.k
                     done += 1
             except NodeFailed as error:
                 lost = error.node
                 quorum.view.fail_if_lost(lost)
-            if done == quorum.majority:
-                break
-            k = k + 1 if k + 1 < quorum.count else 0
         if done < quorum.majority:
             raise NodeFailed(lost, "a majority of the replicas of the key is lost")
         if pending and not quorum.valid:
@@ -206,6 +341,23 @@ class Protocol:
 
     def write(self, value: bytes) -> int:
         """WRITE. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
+        raise NotImplementedError
+
+    # A WRITE beside those to other registers (batch_writes.py):
+
+    def begin(self, value: bytes) -> int:
+        """Begin a WRITE to a register whose row is known, with a buffer that our pointers name, or
+        that the client journal has with the register's link address: its tuple, for `post`."""
+        raise NotImplementedError
+
+    def post(self, w: int) -> None:
+        """Post the phase that writes this tuple, to the replicas that were elected."""
+        raise NotImplementedError
+
+    def finish(self, w: int, held: int, doubtful: bool) -> int:
+        """After `wait`: DONE; or nothing was done: GONE, DELETED. `doubtful`: a node was lost in
+        this phase, so none of its results is sure. Then the tuple is written again, as it may be at
+        a minority."""
         raise NotImplementedError
 
     def mend(self, m: int, value: bytes) -> None:

@@ -1,4 +1,5 @@
-"""In-n-Out: a max register for large values on one node (SWARM section 4, algorithms 5-7).
+"""In-n-Out: a max register for large values on one node (SWARM section 4, algorithms 5-7), and the
+majority of its replicas.
 
 To write a tuple to a replica, FIFO and so in one round trip:
 
@@ -32,6 +33,14 @@ values, and values in memory that was used again (trap S6).
 In place (layout.py) stands the value of the tuple written last, if there is room, or the reference
 of a buffer that has it. The reference is no pointer of the register: the buffer may be free by now,
 or have another value, which its header shows.
+
+A majority (`Quorum`), and the facts that an operation learns from it. There are 2f + 1 replicas, of
+which f may be lost. A phase reads a majority, from a first replica that the key's hash chooses, and
+other replicas only in place of lost ones (SWARM section 6). Algorithm 8 caches words of M between
+operations; here each operation reads them anew, so a straggler overwrites nothing (trap S3).
+
+A tombstone is at a majority when that many replicas have a tombstone of any author. A word of M
+that has a tombstone never changes back, so every majority shows one from then on.
 """
 
 from __future__ import annotations
@@ -41,26 +50,45 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import bit, checksum, words_bytes
-from limpet.shm.endpoint.words import LARGE_CLASS
-from limpet.shm.errors import AddressError, NodeFailed
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
+from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 from limpet.stores.core.object_layout import IMAGE_SIZE
 from limpet.stores.core.status import VACANT_CLASS
+from limpet.stores.fusee.links import ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.swarm.layout import (
     AGAIN,
     ALL_ROWS,
+    ATTEMPTS_MAX,
+    DELETED,
     DONE,
+    GONE,
     HEADER,
     HEADER_WORDS,
     IN_PLACE_WORDS,
     REFUSED,
+    REPLICAS_ROW,
     ROW,
     STAMP_SHIFT,
+    TUPLE_MAX,
+    UNDECIDED,
     UNKNOWN,
     VERIFIED,
+    WHOLE,
     WORDS,
+    WRITER_MASK,
 )
-from limpet.stores.swarm.registers import Register
-from limpet.stores.swarm.words import rank_of, row_of, side_of, stamp_of
+from limpet.stores.swarm.register import (
+    Register,
+    greatest,
+    is_final,
+    is_tombstone,
+    rank_of,
+    row_of,
+    side_of,
+    stamp_of,
+    value_in_place,
+)
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -208,11 +236,35 @@ class Buffers:
             if HEADER + length > IMAGE_SIZE:
                 self.endpoint.wait()
         if HEADER + length <= IMAGE_SIZE:
-            value = words_bytes(self.image, HEADER, length)
-        else:
-            value = self.endpoint.read(address + HEADER, length)
-        seed = (self.image[0] + self.image[1] + length) & MASK
+            return self._checked(words_bytes(self.image, HEADER, length))
+        return self._checked(self.endpoint.read(address + HEADER, length))
+
+    def _checked(self, value: bytes) -> Any:
+        """This value, if it is that of the header which was read; or None."""
+        seed = (self.image[0] + self.image[1] + len(value)) & MASK
         return value if checksum(value, seed) == self.image[3] else None
+
+    def post_read(self, reference: int, k: int, length: int) -> bool:
+        """Post `read`, from the replica beside replica `k`, of a value whose length is known.
+        False: that is not one phase."""
+        if not self.heap.plausible(reference) or HEADER + length > IMAGE_SIZE:
+            return False
+        address = self.register.beside(reference, k)
+        if not address or HEADER + length > self.heap.sizes[reference >> 48 & 0xFF]:
+            return False
+        try:
+            self.endpoint.post_read(address, self.image, HEADER_WORDS + (length + 7 >> 3), 0)
+        except NodeFailed:
+            return False
+        return True
+
+    def arrived(self, stamp: int, length: int) -> Any:
+        """The value with this stamp that `post_read` has read; or None."""
+        if self.image[0] != stamp << STAMP_SHIFT or self.image[1] != self.register.ident:
+            return None
+        if self.image[2] != length:
+            return None
+        return self._checked(words_bytes(self.image, HEADER, length))
 
 
 class Replica:
@@ -334,14 +386,16 @@ class Replica:
 
     def note_top(self) -> bool:
         """Find the greatest tuple in the words read; whether it was the current register."""
-        self.tops[self.k] = 0
-        if not self.is_taken_for_it():
-            return False
-        top = 0
-        for index in range(2, self.register.width):
-            top = max(top, self.front[index])
-        self.tops[self.k] = top
-        return True
+        register = self.register
+        self.tops[self.k] = greatest(self.front, 0, register.ident, register.width)
+        return self.is_taken_for_it()
+
+    def take(self, words: Any, start: int, count: int) -> None:
+        """Have the words that were read to `words`, as if `read` had read them."""
+        for index in range(count):
+            self.front[index] = words[start + index]
+        self.count = count
+        self.rows = 0
 
     # ---- the value in place ---------------------------------------------------------------------
 
@@ -382,9 +436,25 @@ class Replica:
             self._read_rest(end)
             if self.front[at + 1] != length:
                 return None
-        value = words_bytes(self.front, 8 * (at + IN_PLACE_WORDS), length)
-        seed = ((stamp << STAMP_SHIFT) + self.register.ident + length) & MASK
-        return value if checksum(value, seed) == self.front[at + 2] else None
+        return value_in_place(self.front, at, self.count - at, stamp, self.register.ident)
+
+    def post_buffer(self, stamp: int) -> bool:
+        """Post the read of the buffer to which what is in place leads, if it has the value with
+        this stamp; whether it has."""
+        at = self.register.width
+        length = self.front[at + 1]
+        if self.front[at] != stamp << STAMP_SHIFT or length <= self.register.capacity:
+            return False
+        self.register.length = 0
+        return self.buffers.post_read(self.front[at + 2], self.k, length)
+
+    def fetch_in_place(self, stamp: int) -> Any:
+        """The value with this stamp, if it is in place here; or None. A phase of its own."""
+        at = self.register.width
+        self._read_rest(at + IN_PLACE_WORDS + (self.register.capacity >> 3))
+        if self.front[at] != stamp << STAMP_SHIFT or self.front[at + 1] > self.register.capacity:
+            return None
+        return self.read_in_place(stamp)
 
     def _read_rest(self, end: int) -> None:
         """Read what is in place again, up to that word: it is longer than it was."""
@@ -486,3 +556,338 @@ class Replica:
             return self.endpoint.load(self.register.bases[self.k]) == self.register.ident
         except NodeFailed:
             return True
+
+
+class Quorum:
+    """The replicas of the current register, and those of them that were read last.
+
+    `owner`: the pool and the store, for messages.
+    """
+
+    def __init__(self, pool: Any, register: Register, owner: str) -> None:
+        self.endpoint = pool.endpoint
+        self.view = pool.view
+        self.owner = owner
+        self.register = register
+        self.buffers = Buffers(self.endpoint, register)
+        self.count = self.register.replicas
+        self.majority = self.count // 2 + 1
+        self.tops = array("Q", bytes(8 * REPLICAS_ROW))
+        """The greatest tuple of each replica as it was read."""
+        self.mine = array("Q", bytes(8 * REPLICAS_ROW))
+        """Our own row's word of M on each replica, as we last saw it; 0: not seen."""
+        self.replicas = [
+            Replica(self.endpoint, register, self.buffers, k, self.tops, self.mine)
+            for k in range(self.count)
+        ]
+        self.order = array("Q", bytes(8 * REPLICAS_ROW))
+        """The replicas that were read, the first of which has the value in place."""
+        self.read = 0
+        """How many replicas were read."""
+        self.valid = 0
+        """How many of them still belong to the current register, by their ident."""
+        self.there = 0
+        """Bits: which ones."""
+        self.top = 0
+        """The greatest tuple that they have."""
+        self.least = 0
+        """The smallest one of the greatest of each."""
+        self.place = 0
+        """The replica that has the value in place."""
+        self.missing = 0
+        """The buffer of the value that was read last, if nothing in place leads to it, or UNDECIDED
+        if it has none; else 0."""
+        self.retries = 0
+
+    def at(self, n: int) -> Replica:
+        """The replica that was read as the one of that number."""
+        return self.replicas[self.order[n]]
+
+    def stands_at(self, k: int) -> bool:
+        """Whether replica `k` was read, and all that were belong to the current register."""
+        return self.valid == self.read and self.there >> k & 1 != 0
+
+    def prefetch(self, reference: int, area: int, length: int, first: int) -> None:
+        """Prefetch a register that may be selected and read next. Changes nothing."""
+        k = first
+        heap = self.register.heap
+        row = heap.row(reference) if self.count > 1 else 0
+        size = 8 * (self.register.width + IN_PLACE_WORDS) + length
+        for _ in range(self.majority):
+            address = (reference & ADDRESS_MASK) + heap.steps[row + k] & MASK
+            self.endpoint.prefetch(address + area, size)
+            size = 8 * self.register.width
+            k = k + 1 if k + 1 < self.count else 0
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def gather(self, what: int, wanted: int) -> int:
+        """Read WORDS, ROW or WHOLE of `wanted` replicas, a majority or, of those in service, all;
+        `top` is the greatest tuple. One phase, not waited for.
+
+        DONE; GONE: none of them is this register; DELETED: some are not any more. Raises NodeFailed
+        when there is no majority.
+        """
+        self.read = 0
+        self.valid = 0
+        self.there = 0
+        self.top = 0
+        self.least = TUPLE_MAX
+        lost = -1
+        k = self.register.first
+        looked = 0
+        while looked < self.count:
+            try:  # around the loop, as it takes as long as a read
+                while looked < self.count:
+                    replica = self.replicas[k]
+                    looked += 1
+                    k = k + 1 if k + 1 < self.count else 0
+                    if replica.failed():
+                        lost = self.register.bases[replica.k] >> NODE_SHIFT
+                        continue
+                    replica.read(WORDS if what == WHOLE and self.read else what)
+                    self._note(replica)
+                    if self.read == wanted:
+                        return self._outcome()
+            except NodeFailed as error:
+                lost = error.node
+                self.view.fail_if_lost(lost)
+        if self.read < self.majority:
+            raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        return self._outcome()
+
+    def _outcome(self) -> int:
+        self.place = self.order[0]
+        if self.valid < self.read:
+            return DELETED if self.valid else GONE
+        return DONE
+
+    def elect(self) -> bool:
+        """Choose the replicas that `post` reads: the first ones in service; False: they are no
+        majority."""
+        self.read = 0
+        k = self.register.first
+        for _ in range(self.count):
+            replica = self.replicas[k]
+            if not replica.failed():
+                self.order[self.read] = k
+                self.read += 1
+                if self.read == self.majority:
+                    return True
+            k = k + 1 if k + 1 < self.count else 0
+        return False
+
+    def post(self, what: int) -> None:
+        """Post `gather`, of the replicas that were elected; `arrived` says what came of it."""
+        for n in range(self.read):
+            replica = self.replicas[self.order[n]]
+            replica.post(WORDS if what == WHOLE and n else what)
+
+    def arrived(self) -> int:
+        """After the `wait` for what was posted: the outcome, as of `gather`."""
+        wanted = self.read
+        self.read = 0
+        self.valid = 0
+        self.there = 0
+        self.top = 0
+        self.least = TUPLE_MAX
+        for n in range(wanted):
+            replica = self.replicas[self.order[n]]
+            self._note(replica)
+        return self._outcome()
+
+    def is_final(self) -> bool:
+        """Whether a READ is over with what was read, but for the value."""
+        return self.valid == self.read and is_final(self.top, self.least)
+
+    def seen(self) -> bool:
+        """Whether our row's word of M was seen on all replicas that were elected."""
+        known = 0
+        for n in range(self.read):
+            known += self.mine[self.order[n]] != 0
+        return known == self.read
+
+    def _note(self, replica: Replica) -> None:
+        self.order[self.read] = replica.k
+        self.read += 1
+        if replica.note_top():
+            self.valid += 1
+            self.there |= 1 << replica.k
+        top = self.tops[replica.k]
+        self.top = max(self.top, top)
+        self.least = min(self.least, top)
+
+    def read_all(self) -> None:
+        """Read every replica in service, with all pointers; of others it is all zeros."""
+        self.read_words()
+        self.read_pointers()
+
+    def read_words(self) -> None:
+        """`read_all`, without pointers."""
+        for k in range(self.count):
+            replica = self.replicas[k]
+            replica.read_if_there()
+
+    def read_pointers(self) -> None:
+        """`read_all`, only the pointers."""
+        for k in range(self.count):
+            replica = self.replicas[k]
+            replica.read_pointers()
+
+    # ---- the words read -------------------------------------------------------------------------
+
+    def count_at_least(self, word: int) -> int:
+        """How many of the replicas that were read have the tuple or a greater one; for a
+        tombstone, how many have any tombstone."""
+        if stamp_of(self.least) >= stamp_of(word):
+            return self.read
+        least = stamp_of(word)
+        if is_tombstone(word):
+            least &= ~WRITER_MASK
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) >= least:
+                found += 1
+        return found
+
+    def count_above(self, word: int) -> int:
+        """How many of the replicas that were read have a greater tuple."""
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) > stamp_of(word):
+                found += 1
+        return found
+
+    def where(self, word: int) -> int:
+        """A replica of those that were read whose greatest tuple is this word."""
+        for n in range(self.read):
+            if self.tops[self.order[n]] == word:
+                return self.order[n]
+        return self.place
+
+    def value_of(self, word: int) -> Any:
+        """The value of a tuple that was read; None: it was given up, as a greater one is there.
+        `missing` says whether it is to be put in place.
+
+        A phase of its own unless the value is in place; three if nothing in place leads to it.
+        """
+        self.missing = 0
+        replica = self.replicas[self.place]
+        value = replica.read_in_place(stamp_of(word))
+        if value is None:
+            for n in range(self.read):
+                replica = self.replicas[self.order[n]]
+                there = self.tops[replica.k]
+                for turn in range(2):
+                    # its writer may name it on the other side, if the first pointer was in use
+                    if stamp_of(there) == stamp_of(word) and value is None:
+                        row = row_of(there) % self.register.writers
+                        if replica.read_row(row):
+                            self.endpoint.wait()
+                        reference = replica.named(row, side_of(there) ^ turn)
+                        value = self.buffers.read(reference, stamp_of(word), replica.k, UNKNOWN)
+                        self.missing = reference
+            self.endpoint.wait()
+        return self._value_elsewhere(word) if value is None else value
+
+    def _value_elsewhere(self, word: int) -> Any:
+        """The value of a tuple that is in place only (row.py), from another replica than the one
+        that was read first; or None. A phase for each that is asked."""
+        value = None
+        for replica in self.replicas:
+            if value is None and replica.k != self.place and not replica.failed():
+                value = replica.fetch_in_place(stamp_of(word))
+        if value is not None:
+            self.missing = UNDECIDED
+        return value
+
+    def post_value(self, word: int) -> bool:
+        """Post the read of the value of a tuple that was read; False: what is in place does not
+        lead to a buffer that has it. `value_arrived` has it after `wait`."""
+        self.missing = 0
+        replica = self.replicas[self.place]
+        return replica.post_buffer(stamp_of(word))
+
+    def value_arrived(self, word: int) -> Any:
+        """As `value_of`, after the `wait` for what `post_value` has posted."""
+        replica = self.replicas[self.place]
+        return self.buffers.arrived(stamp_of(word), replica.front[self.register.width + 1])
+
+    def need_row(self, row: int) -> None:
+        """Have the pointers of a row on the replicas that were read; a phase, unless they are
+        there."""
+        missing = False
+        for n in range(self.read):
+            replica = self.replicas[self.order[n]]
+            missing = replica.read_row(row) or missing
+        if missing:
+            self.endpoint.wait()
+
+    def ticket(self) -> int:
+        """The number of the tombstone that was read, which its author writes to the slot; or 0."""
+        replica = self.replicas[self.where(self.top)]
+        row = row_of(self.top) % self.register.writers
+        if replica.read_row(row):
+            self.endpoint.wait()
+        word = replica.pointer(row, side_of(self.top))
+        is_number = word >> 48 & 0xFF == VACANT_CLASS and word != self.register.ident
+        return word if is_number and is_tombstone(self.top) else 0
+
+    # ---- writing, for several parts -------------------------------------------------------------
+
+    def write_in_place(self, buffer: Buffer) -> None:
+        """Write the prepared value in place, on the replica that was read first."""
+        replica = self.replicas[self.place]
+        replica.write_in_place(buffer)
+
+    def max_again(self, pending: int, word: int) -> bool:
+        """Repeat MAX on the replicas of these bits, where our word of M differed: all at a time.
+
+        False when a node was lost meanwhile.
+        """
+        while pending:
+            self.endpoint.wait()
+            self.retries += 1
+            for k in range(self.count):
+                if pending >> k & 1:
+                    replica = self.replicas[k]
+                    try:
+                        if replica.max(word) == DONE:
+                            pending &= ~(1 << k)
+                    except NodeFailed as error:
+                        self.view.fail_if_lost(error.node)
+                        return False
+        return True
+
+    # ---- damaged memory -------------------------------------------------------------------------
+
+    def look_again(self, word: int, attempt: int) -> None:
+        """Wait: the same tuple had no value so many times. Raises StoreCorrupt in the end."""
+        self.wait_again(attempt, word, "has no value")
+
+    def wait_again(self, attempt: int, word: int, what: str) -> None:
+        """Wait before one more attempt, after so many in which nothing has changed.
+
+        `word`, `what`: the tuple in the way, and why. Raises StoreCorrupt in the end.
+        """
+        self.retries += 1
+        if attempt > ATTEMPTS_MAX:
+            raise StoreCorrupt(
+                f"{self.owner}: the key {self.key()!r}: its register at "
+                f"{self.register.reference:#x} has the tuple {word:#x}, which {what}, and no "
+                "client changes that: memory was damaged. Save what is left; make the store again"
+            )
+        if attempt:
+            self.view.membership.progress()
+            self.endpoint.pause(attempt)
+
+    def key(self) -> bytes:
+        """The key of the current register, as its object has it: for messages."""
+        for k in range(self.count):
+            at = self.register.bases[k] - self.register.area
+            try:
+                size = min(self.endpoint.load(at + ENTRY_SIZE) & 0xFFFF, self.register.area)
+                return self.endpoint.read(at + KEY_OFFSET, size)
+            except (NodeFailed, AddressError):
+                continue
+        return b""

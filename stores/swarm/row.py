@@ -1,23 +1,95 @@
 """Our row of a register: its pointers, the buffers that they name, and its repair.
 
-The row of a client is its word of M and two pointers on each replica (registers.py). A store has
+The row of a client is its word of M and two pointers on each replica (layout.py). A store has
 rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
 of out-of-place buffers open; the authors have not done it.
+
+The first value has no buffer. An INSERT writes it in place, on all replicas, before the index has
+the register (register.py). A value that does not fit there has a buffer, and so has every value in
+a pool of several hosts, as said below. A kill at any step leaves a register that no slot links to,
+torn or whole, which recovery frees, or one that is linked and whole. A client that is stopped
+before it has linked its register finds, when it wakes up, its round void or another register in the
+index, and frees its own. So a tuple may be *in place only*: no buffer has its value. Of such a
+tuple t it is true that
+
+    P1  every replica in service has t in M, and its value in place, until a greater tuple is at a
+        majority, with its value beside each replica of it. A lost replica comes back with the
+        greatest tuple of all, and what another one has in place (check.py)
+    P2  no operation writes in place what is older than t
+
+P1 holds of a first value, and P2, as no operation on the register began before. A client writes in
+place only after its tuple is at a majority. So after P1 was made true of t, what is in place on a
+replica is overwritten only when t is not needed any more. A READ that does not find the value of
+the greatest tuple in place takes it from any other replica, and mends it; if it is on none, the
+READ finds a greater tuple in M. t is never written back, as it is at every replica. r - f replicas
+in service suffice for all that, also when f are lost.
 
 Two buffers by turns. The first WRITE to a side of a row allocates a buffer, and a pointer names it
 from then on. A WRITE puts its value into the buffer of the side that holds our last tuple but one,
 so it allocates and frees nothing, and changes no pointer. Only the owner of a row uses its buffers
 again. It gives one up when a value does not fit, or is much smaller; when the value is larger than
-a block; when memory is short (`_is_scarce`); for a tombstone, whose number takes a pointer; and in
-`repair`. The next client of the slot takes the row over, with its buffers. They are freed with the
-register (unmapping.py). So a key has at most two buffers for each writer that has written it.
+a block; when memory is short; for a tombstone, whose number takes a pointer; and in `repair`. The
+next client of the slot takes the row over, with its buffers. They are freed with the register
+(key_register.py). So a key has at most two buffers for each writer that has written it.
+
+Memory is short (`is_short`) when no more blocks of a node are free than are reserved (`reserve`),
+one of twenty (shm/alloc/allocator.py), or one. Inserts are refused then. As keys that were inserted
+have no buffers, all updates share what is reserved: a new buffer is only lent (`lend`), and
+returned when the value is in place only (`settle`). A handle lends at most IDLE_MAX buffers
+(store.py), then it waits for the clients that keep it from returning them. The steps, each in an
+operation of its own:
+
+    1  put the value of our greatest tuple t in place on every replica in service, and then t in M
+       where it is missing. t is VERIFIED, and no replica has a greater tuple
+    2  when no operation runs that ran at step 1 (shm/clients/epoch.py): look on every replica in
+       service whether P1 is true of t, and t is still our greatest. If so, give up the buffers of
+       our row. If not, do 1 again, with what is our greatest by then
+
+P2: an operation that writes an older tuple in place began before t was at a majority, so before
+step 1, and has ended by step 2: an operation that began later has read t or a greater one. If a
+greater tuple is at a majority, our buffers are given up at once; if one is at a minority, a later
+operation tries again, as that one may still be lost.
+
+Lent buffers of all sizes up to an eighth of a block are runs of pages of one length (`acquire`), so
+they come from the same blocks, and a buffer that is returned serves each of these sizes. A buffer
+of the value's own size is lent if one is free in a block that has such ones, or if the free memory
+is in blocks of other clients only, and none of these can be had for pages.
+
+Buffers of the dead. What a kill leaves before step 2 is a row with buffers that are in use; in step
+2, what `give_up` leaves. An update that would be refused returns those of rows in whose slots no
+client is, and of its own row, which may have been a dead client's (store.py, `_find_idle`). It
+takes the steps 1 and 2 in the place of the row's client, each under a pin, while it keeps newcomers
+out of the slot (shm/clients/joining.py). So for each step:
+    - the row has no other client, from before its pointers are read until its buffers are free. The
+      next client of the slot finds the row as after a kill, or empty
+    - a guess that its client has left is `repair`ed, as that client's successor would do it, and
+      then READ. So it is VERIFIED, or a greater tuple is at a majority
+    - nothing of a step is kept but in the row itself, and the buffer in the client journal of the
+      client that does the step. If that one is killed, its slot and journal are recovered, the held
+      slot is free again, and another client begins with step 1
+    - a buffer that was named is not used again before that client unpins. Until then, a recoverer
+      of the dead client that was stopped may still look at it (`Recycling.names`)
+
+So an update goes on for ever: a buffer that it needs is free, or lent by a client that returns it
+in its next operation, or left by a dead client in a slot that is free. A client that is stopped
+keeps IDLE_MAX + 1. So does a client that does not write for those that were killed in its slot
+before. If more are kept than are reserved, or values are larger than there is room in place, an
+update is refused, too.
+
+Several hosts. There a client may have been given up while it was stopped between the look at its
+slot and one plain store (docs/hosts.md), and that store lands whenever its host goes on. In a
+buffer that the next client of the slot uses, it would tear a value that is in use: with a node
+lost, too, that value is gone. So there a client writes again only to buffers that it remembers,
+which are its own; what is in place only could be torn in the same way, so nothing is in place only,
+and nothing is lent. A buffer that it has found named (`found`) is left as it is until a tuple of
+ours leads elsewhere, and is given up then. An update that remembers its row pays nothing for that.
 
 Invariants:
     - a buffer that is in use is named by a pointer of its register on some node in service, or in a
       client journal, or both; and a pointer names nothing that was freed
     - a buffer is written again only on a replica whose greatest tuple leads to the other side, or
       to another row. So each replica keeps the value of its greatest tuple, as algorithm 5 does
-      with a new buffer for each value; no client looks for the value of a smaller one (quorum.py)
+      with a new buffer for each value; no client looks for the value of a smaller one (replica.py)
 
 A reader needs no pin to be safe from that. It knows which tuple it looks for. The header of a
 buffer has the stamp of one tuple, which never comes again (unique_ids.py), and a hash that is
@@ -55,13 +127,15 @@ a tombstone leaves a pointer with the tombstone's number, to which no word of M 
 replica: such a pointer is emptied by the next client of the row (trap S10, `repair`).
 
 A kill leaves every new buffer in the client journal. It is linked when its register is in use, has
-its ident, and names it (unmapping.py).
+its ident, and names it (key_register.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from array import array
+from collections import deque
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -70,17 +144,29 @@ from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
-from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, NAMED, UNDECIDED, UNKNOWN
-from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.replica import Buffer, Replica
-from limpet.stores.swarm.words import is_tombstone, placed, rank_of, row_of, side_of, stamp_of
+from limpet.stores.swarm.layout import (
+    AGAIN,
+    DONE,
+    FIXED,
+    HEADER,
+    NAMED,
+    UNDECIDED,
+    UNKNOWN,
+    UNVERIFIED,
+    VERIFIED,
+    WORDS,
+)
+from limpet.stores.swarm.register import is_tombstone, placed, rank_of, row_of, side_of, stamp_of
+from limpet.stores.swarm.replica import Buffer, Quorum, Replica
 
 ROOMY: Final = 4
 """A buffer is used again for a value that takes at least a quarter of it,"""
 SMALL: Final = 256
 """or if it has no more bytes than this."""
 LOOKS: Final = 16
-"""After so many new buffers, a client looks again whether memory is short."""
+"""While memory is short, a client looks again after so many new buffers or registers."""
+RESERVING: Final = 8
+"""In a node with so many blocks, inserts leave one for updates."""
 
 _lasts: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 """Of each client and store (its entry of the catalogue): the number given last (`Turns`)."""
@@ -99,25 +185,51 @@ class Turns:
         self.number = 0
         self.unnoted = False
         """Whether a row has been written to, and that is not noted yet."""
+        self.looks = array("Q", bytes(8 * 256))  # as a reference has 8 bits for them
+        """Of each node: 0, or memory is short there, until the look after so many buffers."""
+        self.idle: deque[tuple[int, int, int, int, int]] = deque()
+        """Rows whose buffers are to be returned: reference and ident of the register, number of the
+        row, the epoch that has to be over before the next step, and what the last step has returned
+        (`Row.settle`)."""
         self.last = _lasts.setdefault(client, {}).setdefault(entry, array("Q", [0]))
 
     def current(self) -> int:
         """Our number; a new one, if this is another client by now, if another handle has come in
         between, or if a READ was cut off. Then nothing that is remembered is true."""
         if self.number != self.last[0] or self.ident != self.client.ident or self.unnoted:
+            if self.ident != self.client.ident:
+                self.idle.clear()  # of a client that we are no more
             self.ident = self.client.ident
             self.unnoted = False
             self.number = self.last[0] = self.last[0] + 1
         return self.number
 
+    def renew(self) -> None:
+        """From now on, nothing that any handle of this client remembers is true."""
+        self.last[0] = self.last[0] + 1
+
+    def doubt(self, node: int) -> None:
+        """An operation had to ask for memory on this node: look whether it is short."""
+        self.looks[node] = 1
+
+    def knows(self, word: int) -> bool:
+        """Whether an entry of the cache with this word (`Row.note`) has what is true of our row."""
+        return (
+            word >> 1 == self.number == self.last[0]
+            and self.ident == self.client.ident
+            and not self.unnoted
+        )
+
 
 class Wanted:
-    """Memory that was missing on this node: `size` bytes, and `also` more, or 0."""
+    """Memory that was missing on this node: `size` bytes, and `also` more, or 0; or better `lent`
+    bytes, unless that is 0."""
 
     def __init__(self) -> None:
         self.node = 0
         self.size = 0
         self.also = 0
+        self.lent = 0
 
 
 class Row:
@@ -144,14 +256,12 @@ class Row:
         """The buffer that each pointer names, on all replicas whose `mine` was seen; 0: none."""
         self.unused = 0
         """Bits: the sides to which no greatest tuple led when the row was read."""
+        self.found = False
+        """Whether `names` has buffers that may be those of a client that was given up alive."""
         self.known = False
         """Whether each replica's `mine`, `side` and `names` are as we left them."""
         self.wrote = False
         """Whether a tuple was written back since the register was selected."""
-        self.scarce = False
-        """Whether memory was short at the last look."""
-        self.looks = 0
-        """How many new buffers ago that was."""
         self.buffer = Buffer()
         """The buffer of our WRITE."""
         self.spare = Buffer()
@@ -162,6 +272,7 @@ class Row:
         self.turns.current()
         self.known = False
         self.wrote = False
+        self.found = False
         self.buffer.reference = 0
         self.names[0] = self.names[1] = 0
         for k in range(self.count):
@@ -207,11 +318,16 @@ class Row:
                 used |= 1 << side_of(word)
         for side in range(2):
             self.names[side] = self._agreed(side)
+        self.found = self._are_anothers()
         self.unused = 3 - used
         self.side = 0
         if used & 1 or (not used and self.names[0] in (0, UNDECIDED)):
             self.side = 1
         return used < 3 and self.names[self.side] != UNDECIDED
+
+    def _are_anothers(self) -> bool:
+        """Whether a client that was given up alive may still write to buffers that we name."""
+        return self.client.remotely_fenced and (self.names[0] != 0 or self.names[1] != 0)
 
     def _agreed(self, side: int) -> int:
         """The buffer that this pointer names on all replicas that were read; 0: it is empty there.
@@ -282,6 +398,7 @@ class Row:
         of this client has written, is not taken.
         """
         self.known = words[at + 4] >> 1 == self.turns.current()
+        self.found = False  # such a row is not noted
         self.side = words[at + 4] & 1
         self.names[0] = words[at + 5]
         self.names[1] = words[at + 6]
@@ -300,7 +417,8 @@ class Row:
 
     def note(self, words: Any, at: int) -> None:
         """Note in an entry of the cache what is known of our row."""
-        words[at + 4] = self.turns.number << 1 | self.side if self.known else 0
+        known = self.known and not self.found
+        words[at + 4] = self.turns.number << 1 | self.side if known else 0
         words[at + 5] = self.names[0]
         words[at + 6] = self.names[1]
         for k in range(self.count):
@@ -316,6 +434,8 @@ class Row:
 
     def _fits(self, reference: int, size: int) -> bool:
         size_class = reference >> 48 & 0xFF
+        if self.found:
+            return False
         if size_class == LARGE_CLASS or reference >> NODE_SHIFT & 0xFF != self.register.node:
             return False  # of a span the size is not known; or not beside each replica
         room = self.heap.sizes[size_class]
@@ -360,7 +480,7 @@ class Row:
         """
         wanted, nodes = self.wanted, self.register.nodes
         wanted.size = HEADER + size
-        wanted.also = 0
+        wanted.also = wanted.lent = 0
         wanted.node = self.register.node
         for _ in range(self.count):
             if self.endpoint.failed(wanted.node << NODE_SHIFT):
@@ -368,6 +488,9 @@ class Row:
                 continue
             try:
                 reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
+                if not reference and self._is_loan(size):
+                    wanted.lent = max(wanted.size, self.heap.sizes[self.heap.paged])
+                    reference = self.allocator.allocate(wanted.node, wanted.lent, self.count)
                 buffer.use(reference, False)
                 if reference:
                     return self.client.held - 1
@@ -378,6 +501,12 @@ class Row:
                 self.view.fail_if_lost(error.node)
                 wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
+
+    def _is_loan(self, size: int) -> bool:
+        """Whether a new buffer for a value of so many bytes, of which none is ready, is to be
+        lent."""
+        self.turns.doubt(self.wanted.node)
+        return self.may_lend(size) and self.is_short(self.wanted.node)
 
     def prefetch(self, size: int) -> None:
         """Prefetch the memory that a WRITE of so many bytes touches besides the words it reads."""
@@ -443,29 +572,49 @@ class Row:
         if self.known:
             if held != NAMED:
                 self.names[side] = buffer.reference
-            if other and not self._keeps(other, held):
+            short = held != NAMED and self.is_short(buffer.reference >> NODE_SHIFT & 0xFF)
+            if other and (short or self.found or other >> 48 & 0xFF == LARGE_CLASS):
                 self.give_up(self.quorum.order[0], self.writer, other)
                 self.names[1 - side] = 0
+            self.found = False
+            self.known = not (short and self.lend(buffer))
         self.side = 1 - side
 
-    def _keeps(self, reference: int, held: int) -> bool:
-        """Whether this buffer, which our WRITE has made useless, is kept for the next one."""
-        if reference >> 48 & 0xFF == LARGE_CLASS:
-            return False
-        return held == NAMED or not self._is_scarce()
+    def reserve(self) -> int:
+        """How many free blocks of a node inserts leave for updates: one at least, unless the node
+        has few blocks."""
+        least = 1 if self.allocator.table.count >= RESERVING else 0
+        return int(max(least, self.allocator.reserve_of(self.count)))
 
-    def _is_scarce(self) -> bool:
-        """Whether the node has fewer free blocks than are reserved for updates."""
-        if not self.looks:
-            table = self.allocator.table
-            count = table.reserve // self.count + 1
+    def is_short(self, node: int) -> bool:
+        """Whether, as far as is known, no more blocks of a node are free than are reserved."""
+        looks = self.turns.looks
+        if not looks[node]:
+            return False
+        looks[node] -= 1
+        if not looks[node]:
+            count = self.reserve() + 1
             horizon = self.allocator.grace.horizon()
             try:
-                self.scarce = not table.has_free(self.register.node, count, self.count, horizon)
+                free = self.allocator.table.has_free(node, count, self.count, horizon)
             except NodeFailed:
-                self.scarce = True
-        self.looks = (self.looks + 1) % LOOKS
-        return self.scarce
+                free = False
+            if not free:
+                looks[node] = LOOKS
+        return looks[node] != 0
+
+    def lend(self, buffer: Buffer) -> bool:
+        """Have a new buffer, which is in use by now, returned (`settle`), as memory is short.
+        False: it stays, since its value cannot be in place only."""
+        lent = self.may_lend(len(buffer.value))
+        if lent:
+            register = self.register
+            self.turns.idle.append((register.reference, register.ident, self.writer, -1, 0))
+        return lent
+
+    def may_lend(self, size: int) -> bool:
+        """Whether a value of so many bytes can be in place only."""
+        return size <= self.register.capacity and not self.client.remotely_fenced
 
     # ---- giving up buffers ----------------------------------------------------------------------
 
@@ -527,6 +676,75 @@ class Row:
         finally:
             self.endpoint.background(scope)
         return AGAIN
+
+    def settle(self, writer: int, before: int) -> int:
+        """Return the buffers of a row of the current register by the steps of "Memory is short"
+        above: ours, which is not known, or that of a slot in which no client is. Outside of a
+        WRITE, and in the background. 0: they are returned, or stay. UNVERIFIED: a READ comes first.
+        Otherwise the next step is due when an epoch closed now is over, with this number as
+        `before`; that is 0 at first."""
+        scope = self.endpoint.background(True)
+        try:
+            self.writer = writer
+            quorum = self.quorum
+            if quorum.gather(WORDS, quorum.count) != DONE or is_tombstone(quorum.top):
+                return 0  # they go with the register
+            quorum.read_pointers()
+            own = 0
+            for n in range(quorum.read):
+                word = quorum.at(n).metadata(writer)
+                if row_of(word) == writer:
+                    own = max(own, word)
+            if stamp_of(quorum.top) > stamp_of(own):
+                if quorum.count_at_least(quorum.top) < quorum.majority:
+                    return UNDECIDED  # a node may be lost that has the greater one
+            elif self.client.remotely_fenced:
+                return 0
+            elif not own & VERIFIED:
+                self.repair()  # at a majority, so that a READ needs no memory
+                return UNVERIFIED
+            else:
+                missing = self._missing_in_place(own)
+                if missing or before != stamp_of(own):
+                    return stamp_of(own) if self._put_in_place(own, missing) else 0
+            # ORDER: before a buffer is freed: what a handle remembers may name it.
+            self.turns.renew()
+            self._give_up_junk(0)
+            return 0
+        finally:
+            self.is_writer()  # from now on, our row is meant again
+            self.endpoint.background(scope)
+
+    def _missing_in_place(self, own: int) -> int:
+        """Bits: the replicas in service that have not this tuple, or not its value in place."""
+        missing = 0
+        for n in range(self.quorum.read):
+            replica = self.quorum.at(n)
+            there = stamp_of(self.quorum.tops[replica.k]) == stamp_of(own)
+            if not there or replica.fetch_in_place(stamp_of(own)) is None:
+                missing |= 1 << replica.k
+        return missing
+
+    def _put_in_place(self, own: int, missing: int) -> bool:
+        """Give these replicas our greatest tuple, and its value in place; False: there is no room
+        for it."""
+        value = self.quorum.value_of(own)
+        if value is None:
+            return True  # there is a greater one
+        if len(value) > self.register.capacity:
+            return False
+        self.spare.reference = 0
+        self.spare.prepare(self.register.ident, own, value)
+        for n in range(self.quorum.read):
+            replica = self.quorum.at(n)
+            if missing >> replica.k & 1 and replica.write_in_place(self.spare):
+                before = replica.metadata(self.writer)
+                if stamp_of(self.quorum.tops[replica.k]) < stamp_of(own):
+                    # ORDER: the value before the tuple, as no buffer is named here.
+                    at = self.register.metadata(replica.k, self.writer)
+                    with contextlib.suppress(NodeFailed):
+                        self.endpoint.cas(at, before, own)
+        return True
 
     def _needed(self, own: int) -> int:
         """The buffer of our greatest tuple, once no other of ours is needed; 0: not even that one.

@@ -4,13 +4,11 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.swarm.layout cimport *
 from limpet.stores.swarm.max_register cimport Insistence, Protocol
-from limpet.stores.swarm.quorum cimport Quorum
-from limpet.stores.swarm.registers cimport Register
-from limpet.stores.swarm.replica cimport Replica
-from limpet.stores.swarm.row cimport Row
-from limpet.stores.swarm.words cimport (
-    is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
+from limpet.stores.swarm.register cimport (
+    Register, is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
 )
+from limpet.stores.swarm.replica cimport Quorum, Replica
+from limpet.stores.swarm.row cimport Row
 
 @cython.final
 cdef class TimestampLock:

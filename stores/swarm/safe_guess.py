@@ -74,9 +74,7 @@ from limpet.stores.swarm.layout import (
     WRITE,
 )
 from limpet.stores.swarm.max_register import Insistence, MaxRegister, Protocol
-from limpet.stores.swarm.quorum import Quorum
-from limpet.stores.swarm.row import Row
-from limpet.stores.swarm.words import (
+from limpet.stores.swarm.register import (
     is_tombstone,
     rank_of,
     side_of,
@@ -85,6 +83,8 @@ from limpet.stores.swarm.words import (
     tuple_word,
     writer_of,
 )
+from limpet.stores.swarm.replica import Quorum
+from limpet.stores.swarm.row import Row
 
 
 class TimestampLock:
@@ -201,11 +201,9 @@ class SafeGuess(Protocol):
             return DONE
         return self._slow_path(w, m, row.buffer.value, held)
 
-    # ---- WRITE beside those to other registers (batch_writes.py) --------------------------------
+    # ---- WRITE beside those to other registers (batches.py) --------------------------------
 
     def begin(self, value: bytes) -> int:
-        """Begin a WRITE to a register whose row is known, with a buffer that our pointers name, or
-        that the client journal has with the register's link address: its tuple, for `post`."""
         row = self.row
         row.known = False
         w = tuple_word(self.clock.guess(), row.writer, GUESSED, row.writer, row.side)  # line 5
@@ -213,14 +211,11 @@ class SafeGuess(Protocol):
         return w
 
     def post(self, w: int) -> None:
-        """Post line 6, to the replicas that were elected."""
+        """Post line 6."""
         self.quorum.post(WORDS)
         self.max_register.post_write(w, self.row.buffer)
 
     def finish(self, w: int, held: int, doubtful: bool) -> int:
-        """After `wait`: DONE; or nothing was done: GONE, DELETED. `doubtful`: a node was lost in
-        this phase, so none of its results is sure. Then the tuple is written again, as it may be at
-        a minority."""
         quorum, row = self.quorum, self.row
         if doubtful:
             row.buffer.doubtful = True

@@ -1,6 +1,6 @@
 """The `swarm` store, SWARM-KV (SWARM section 5): an index of keys, each with a register.
 
-A slot of the index (stores/fusee/) links to a register (registers.py). A handle remembers the
+A slot of the index (stores/fusee/) links to a register (register.py). A handle remembers the
 places of registers (cache.py). Round trips without conflict:
 
     get, update      the place is remembered                                             1
@@ -8,7 +8,9 @@ places of registers (cache.py). Round trips without conflict:
     update           read both buckets; read the register; WRITE                         3
     insert           write the register, read both buckets; SNAPSHOT's CAS of the backups, mark, and
                      CAS of the primary                                                  4
-    delete           read both buckets; the register; tombstone; the slot: 3             6
+    delete           the place is remembered: both buckets and the register; tombstone; the slot: 3
+                                                                                         5
+    delete           it is not: read both buckets; the register; tombstone; the slot: 3  6
 
 Deviations from the paper. A register is written, with the first value, before the index has it, so
 there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
@@ -19,6 +21,15 @@ an author. A register is never reused for another key (trap S6).
 A lost node. Operations on registers go on with a majority and wait for no client, except while a
 node is filled again. Then the new replica is made of all that are left, so it may count in any
 majority. Operations on the index do as those of `fusee` (shm/replicas/view.py).
+
+One attempt at a put, an insert or an update of a key: `WriteSteps`.
+
+    the place of the key's register is remembered     WRITE to it
+    it is not                                         look in the index; WRITE to the register there
+    there is none, and it is no update                make a register (key_register.py), and link it
+                                                      by SNAPSHOT (fusee/slots.py)
+
+An INSERT makes its register first, so that it is written when the index is read.
 """
 
 from __future__ import annotations
@@ -27,12 +38,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.shm.endpoint.layout import SLOTS_USED, slot_address
+from limpet.shm.endpoint.slots import FREE, STATE_SHIFT
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.core.base import Attempt, as_bytes
-from limpet.stores.core.status import AGAIN, DELETE, DONE, MISSING, NO_MEMORY, UNPROVEN
+from limpet.stores.core.status import (
+    AGAIN,
+    DELETE,
+    DONE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UNPROVEN,
+    UPDATE,
+)
 from limpet.stores.fusee.growth import ReplicatedSplitter
 from limpet.stores.fusee.index import ReplicatedIndex
-from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, is_entry
+from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, FAILED, IDLE, is_entry
 from limpet.stores.fusee.restoring import Restoring
 from limpet.stores.fusee.slots import ReplicatedSlots
 from limpet.stores.fusee.snapshot import ReplicatedSlot
@@ -44,19 +67,149 @@ from limpet.stores.fusee.tables import (
 )
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Place
-from limpet.stores.swarm.batch_reads import BatchReads, BatchRows
-from limpet.stores.swarm.batch_writes import BatchWrites
-from limpet.stores.swarm.check import RegisterCheck, points_of
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.swarm.batches import BatchReads, BatchRows, BatchWrites
+from limpet.stores.swarm.check import Refilling, RegisterCheck, points_of
+from limpet.stores.swarm.fast_reads import FastReads
 from limpet.stores.swarm.finder import Finder
-from limpet.stores.swarm.key_register import KeyRegister, NewRegister
-from limpet.stores.swarm.layout import ATTEMPTS_MAX, DELETED, GONE
+from limpet.stores.swarm.key_register import KeyRegister, NewRegister, Unmapping
+from limpet.stores.swarm.layout import (
+    ATTEMPTS_MAX,
+    DELETED,
+    GONE,
+    IN_PLACE_MAX,
+    UNDECIDED,
+    UNVERIFIED,
+)
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.refilling import Refilling
-from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.register import Registers, first_of
 from limpet.stores.swarm.row import Turns
-from limpet.stores.swarm.unmapping import Unmapping
-from limpet.stores.swarm.write_steps import WriteSteps
 
+
+class WriteSteps:
+    """The steps of writes. All run within an operation."""
+
+    def __init__(
+        self, finder: Finder, made: NewRegister, writer: ReplicatedSlots, unmapping: Unmapping,
+        tables: ReplicatedTables,
+    ) -> None:  # fmt: skip
+        self.finder = finder
+        self.made = made
+        self.writer = writer
+        self.unmapping = unmapping
+        self.tables = tables
+        self.index = finder.index
+        self.register = finder.register
+        self.cache = finder.cache
+        self.endpoint = finder.endpoint
+        self.client = writer.client
+
+    def write(
+        self, place: Place, key: bytes, value: bytes, at: int, mode: int, attempt: int,
+        asked: bool,
+    ) -> int:  # fmt: skip
+        """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY, of `register.row.wanted`. `at`: as
+        `Finder.prefetch` has it; `asked`: as `NewRegister.make` has it."""
+        if self.finder.recall(self.register, key, at):
+            outcome = self._write_to(value, mode, at)
+            if outcome in (DONE, EXISTS, NO_MEMORY, AGAIN):
+                return outcome
+            self.cache.drop(key)
+            if self.client.held:
+                return AGAIN  # the steps below take places 0 and 1 of the client journal
+        self.writer.round.doing = IDLE
+        self.made.reference = 0
+        try:
+            self.index.choose(place, key)
+            node = self.index.node_of(place.table)
+            if mode == INSERT and not self.made.make(node, key, value, asked):
+                return NO_MEMORY
+            self.index.read_buckets(place)
+            slot = self.finder.seek(place, key)
+        except NodeFailed as error:
+            if not self.tables.outlive(error.node):
+                raise
+            return AGAIN
+        if slot:
+            return self._write_found(place, key, value, mode, slot)
+        if mode == UPDATE:
+            return MISSING
+        try:
+            return self._insert_new(place, key, value, attempt, asked)
+        except NodeFailed as error:
+            outcome = self.writer.recall(error.node)
+            if outcome == FAILED:
+                raise
+            return outcome
+
+    def _write_to(self, value: bytes, mode: int, at: int) -> int:
+        """WRITE to the current register, whose entry of the cache is `at`. DONE, EXISTS, NO_MEMORY,
+        AGAIN, DELETED or GONE."""
+        row = self.register.row
+        if at >= 0:
+            self.cache.words[at + 4] = 0  # until it is known how the WRITE has ended
+        if mode == INSERT:
+            outcome = self.register.max_register.presence()
+            row.known = False
+        else:
+            outcome = self.register.protocol.write(value)
+        self.finder.note_write(self.register, at)
+        return EXISTS if mode == INSERT and outcome == DONE else outcome
+
+    def slot_of_register(self, place: Place) -> int:
+        """Of the slots that were read, the one that links to the current register, or 0."""
+        reference = self.register.place.reference & OBJECT_MASK
+        fingerprint = place.hash & 0xFF
+        for index in range(32):
+            word = self.index.words[index]
+            if index & 7 and word >> 56 == fingerprint and word & OBJECT_MASK == reference:
+                place.word = word
+                return self.index.address(place, index)
+        return 0
+
+    def _write_found(self, place: Place, key: bytes, value: bytes, mode: int, slot: int) -> int:
+        """WRITE to the register of the slot that was found; its key may have been deleted."""
+        outcome = self._write_to(value, mode, self.finder.remember_register(key))
+        if outcome in (DONE, EXISTS, AGAIN):
+            return outcome
+        self.cache.drop(key)
+        if outcome == NO_MEMORY:
+            return NO_MEMORY  # the next attempt takes it here, where a key that is gone is unmapped
+        if outcome == DELETED:
+            ticket = self.register.quorum.ticket()
+            if ticket:
+                self.unmapping.unmap(place, slot, ticket)
+        return AGAIN
+
+    def _insert_new(self, place: Place, key: bytes, value: bytes, attempt: int, asked: bool) -> int:
+        made = self.made
+        if not made.reference:
+            if not made.make(self.index.node_of(place.table), key, value, asked):
+                return NO_MEMORY
+            self.endpoint.wait()
+        desired = (place.hash & 0xFF) << 56 | made.reference
+        if made.buffered:
+            # ORDER: all is written before the client journal says where it may be linked.
+            self.client.retarget(1, self.register.place.link_address())
+        outcome = self.writer.insert(place, key, desired, attempt)
+        if outcome == DONE:
+            if made.buffered:
+                self.client.drop(1)
+            at = self.finder.remember_register(key)
+            self.register.row.is_new(made.word)
+            self.finder.note_write(self.register, at)
+        elif made.buffered:
+            # The register keeps its slot as link address: a tentative word may name it there.
+            self.client.retarget(1, 0)
+        return outcome
+
+
+IDLE_MAX: Final = 8
+"""Buffers that a handle has yet to return, until it waits for the clients that keep it from it."""
+FOUND_MAX: Final = 64
+"""Rows whose buffers one search has returned."""
+SETTLES: Final = 5
+"""How often an update looks for memory, since other clients return buffers, until it is refused."""
 LOSSES_MAX: Final = 16
 """How often the node of a new object may be lost: more often than there are replicas."""
 
@@ -82,8 +235,8 @@ class Repeats(Attempt):
         """The ident of the register that the last one met."""
         self.ident = 0
         self.same = 0
-        self.wanted = (0, 0, 0, 0)
-        """The objects for which memory was missing, as `replenish` takes them."""
+        self.wanted = (0, 0, 0, 0, 0)
+        """The objects for which memory was missing, as `_wanted` has them."""
         self.looks = 0
         """How often memory was asked for."""
 
@@ -132,21 +285,27 @@ class Swarm(HashStore):
         self.refilling = Refilling(
             pool, name, self.restoring, self.register, self.register_check.linked_registers
         )
+        self.searched: list[int] = []
+        """The state words of all writers' slots, 0 of free ones, when all registers were searched
+        for idle buffers."""
+        self.sought = 0
+        """The number of the register at which the next search begins."""
         self.finder = Finder(index, self.tables, self.logged, self.register, parameters)
         self.cache = self.finder.cache
+        self.fast = FastReads(pool.client, self.finder, 1, IN_PLACE_MAX)
+        self.unpinned = parameters.in_place and pool.is_in_place
+        self.glances = self.unpinned
         made = NewRegister(pool.allocator, self.tables, self.logged, self.register)
         self.steps = WriteSteps(self.finder, made, self.writer, self.unmapping, self.tables)
         self.hold_parts(index, self.writer, splitter, self.register_check)
         self.prefetches = True
         rows = BatchRows(pool, self.tables.number_of_store, owner, self.finder, parameters)
         self.reads = BatchReads(rows)
-        self.batches_gets = parameters.guess
-        if parameters.guess:
-            self.deletes_batches = False
-            self.puts = BatchWrites(
-                self.search, self.writer, self.allocator, self.client, self.replicas, rows,
-                self.tables.view,
-            )  # fmt: skip
+        self.deletes_batches = False
+        self.puts = BatchWrites(
+            self.search, self.writer, self.allocator, self.client, self.replicas, self.reads,
+            self.tables.view,
+        )  # fmt: skip
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -162,6 +321,7 @@ class Swarm(HashStore):
 
     def forget(self) -> None:
         HashStore.forget(self)
+        self.glances = self.unpinned
         self.finder.forget()
 
     # ---- operations -----------------------------------------------------------------------------
@@ -170,7 +330,7 @@ class Swarm(HashStore):
         return self.finder.prefetch(key)
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
-        """1 round trip for 32 keys whose places are remembered (batch_reads.py)."""
+        """1 round trip for 32 keys whose places are remembered (batches.py)."""
         self.finder.attend()
         return self.reads.get(keys, found)
 
@@ -207,8 +367,11 @@ class Swarm(HashStore):
             outcome = register.protocol.read()
             self.finder.note_read(register, outcome, at)
             if outcome == DONE:
+                # The next value is probably as long as this one.
+                self.glances = self.unpinned and register.place.length != 0
                 return register.protocol.result
             self.cache.drop(key)
+        self.glances = False  # the next key is probably not in the cache, either
         try:
             self.index.choose(self.place, key)
             self.index.read_buckets(self.place)
@@ -227,30 +390,127 @@ class Swarm(HashStore):
             return None
         return UNPROVEN
 
+    def glance_at(self, key: bytes) -> Any:
+        return self.fast.read(key, self.drops)
+
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        return self._change(key, value, self.objects.size_of(key, value), mode, None)
+        outcome = self._change(key, value, self.objects.size_of(key, value), mode, None)
+        self._settle_due()
+        return outcome
+
+    def _settle_due(self) -> None:
+        """After a write: return what it has lent, if it has."""
+        idle = self.register.row.turns.idle
+        if idle:
+            self._settle_idle()
+            if len(idle) > IDLE_MAX:
+                self.allocator.await_period(idle[0][3], self.register.place.node)
+                self._settle_idle()
+
+    def _settle_idle(self) -> bool:
+        """Go on with the return of idle buffers (row.py), as far as no client keeps us from it;
+        whether there were any."""
+        idle = self.register.row.turns.idle
+        count = len(idle)
+        for _ in range(2 * count):
+            self.client.enter()
+            try:
+                if not idle:
+                    break  # another thread has them
+                reference, ident, writer, epoch, before = idle.popleft()
+                if epoch < self.allocator.grace.horizon():
+                    self.require_there()
+                    self.finder.attend()
+                    before = self._settle(reference, ident, writer, before)
+                    if not before:
+                        continue
+                    epoch = self.allocator.grace.close_period()
+                idle.append((reference, ident, writer, epoch, before))
+            finally:
+                self.client.leave()
+        return count > 0
+
+    def _settle(self, reference: int, ident: int, writer: int, before: int) -> int:
+        """`Row.settle` of this row of a register, if it is still there, and the row is ours or that
+        of a free slot."""
+        register = self.register
+        if not register.recycling.visit(reference):
+            return 0
+        register.place.ident = ident
+        register.place.first = first_of(reference, self.replicas)
+        register.row.forget()
+        try:
+            if writer == register.row.identify():
+                after = register.row.settle(writer, before)
+            else:
+                # ORDER: no client takes the slot, and then the row, before we are done with it.
+                with self.pool.membership.holding_free(writer) as is_free:
+                    after = register.row.settle(writer, before) if is_free else 0
+            if after == UNVERIFIED:
+                register.protocol.read()
+                after = UNDECIDED
+            return int(after)
+        except NodeFailed as error:
+            self._again_after(error)
+            return before or UNDECIDED
+
+    def _find_idle(self) -> bool:
+        """Have buffers returned that clients have left, which are gone: those of some rows
+        (FOUND_MAX), and at the next call of others. Whether there are any.
+
+        A search may read all registers. After one that has read all, there is no other until a
+        client comes or goes. Until then our own row is searched, too, as others had it before us.
+        """
+        row, recycling = self.register.row, self.register.recycling
+        slots = []
+        rows = 1 << row.identify()
+        if self.searched[row.writer : row.writer + 1] == [row.client.word]:
+            rows = 0  # what is in our row is ours
+        for slot in range(min(self.parameters.writers, self.endpoint.load(SLOTS_USED))):
+            word = self.endpoint.load(slot_address(slot))
+            is_free = word >> STATE_SHIFT == FREE
+            rows |= is_free << slot
+            slots.append(0 if is_free else word)  # that of a free slot changes when it is held
+        if row.client.remotely_fenced or slots == self.searched:
+            return False
+        idle = row.turns.idle
+        registers = self.slots_taken()
+        first = min(self.sought, len(registers))
+        for count, reference in enumerate(registers[first:] + registers[:first]):
+            self.show_progress(count)
+            if recycling.visit(reference):
+                named = recycling.rows_named() & rows
+                for writer in range(named.bit_length()):
+                    if named >> writer & 1:
+                        idle.append((reference, recycling.ident(), writer, -1, 0))
+            if len(idle) >= FOUND_MAX:
+                self.sought = (first + count + 1) % len(registers)
+                return True
+        self.searched = slots
+        return bool(idle)
 
     def _change_once(
         self, key: bytes, value: bytes, size: int, mode: int, attempt: int, at: int, way: Any
     ) -> int:
         self.finder.attend()
         if mode == DELETE:
-            return self.delete_once(self.place, key)
+            return self._delete(self.place, key, at)
+        if way is None:
+            return self.steps.write(self.place, key, value, at, mode, attempt, False)
         # A number that grows also when it was memory that the last attempt lacked.
-        return self.steps.write(
-            self.place, key, value, at, mode, attempt if way is None else way.count
-        )
+        return self.steps.write(self.place, key, value, at, mode, way.count, way.looks > 0)
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def _wanted(self) -> tuple[int, int, int, int]:
-        """The objects for which memory was missing, as `replenish` takes them."""
+    def _wanted(self) -> tuple[int, int, int, int, int]:
+        """The objects for which memory was missing, as `replenish` takes them, and the size of a
+        loan in place of these, or 0."""
         wanted = self.register.row.wanted
-        return wanted.node, wanted.size, self.replicas, wanted.also
+        return wanted.node, wanted.size, self.replicas, wanted.also, wanted.lent
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
@@ -259,12 +519,41 @@ class Swarm(HashStore):
         asked for memory. Returns that count, with this time.
         """
         needed, attempt, looks = wanted
+        node, size, replicas, also, lent = needed
+        sizes = [size, also] if also else [size]
+        row = self.register.row
+        row.turns.doubt(node)
+        kept = 0 if update else row.reserve()
         try:
-            return self.allocator.replenish(*needed, looks, update)
+            for settles in range(1, SETTLES + 1):
+                best = [lent] if lent and settles < SETTLES else sizes
+                if lent and self._has_freed(node, size):
+                    return looks + 1
+                try:
+                    return self.allocator.replenish_all(node, best, replicas, kept, looks, update)
+                except StoreFull:
+                    if not update or settles == SETTLES:
+                        raise
+                # Our buffers may be due now, and other clients return theirs.
+                if not self._settle_idle() and self.within(self._find_idle):
+                    self._settle_idle()
+                self.endpoint.pause(2 * settles)
+                looks = 0
         except NodeFailed as error:
             if not self.tables.outlived(self.within, error.node) and attempt > LOSSES_MAX:
                 raise
             return looks
+
+    def _has_freed(self, node: int, size: int) -> bool:
+        """Have an object of this size ready without a free block: one that was freed."""
+        self.client.begin()
+        scope = self.endpoint.background(True)
+        try:
+            none = self.allocator.table.count
+            return bool(self.allocator.make_all_ready(node, [size], self.replicas, True, none))
+        finally:
+            self.endpoint.background(scope)
+            self.client.end()
 
     # ---- places ---------------------------------------------------------------------------------
 
@@ -276,20 +565,32 @@ class Swarm(HashStore):
 
     # ---- deleting -------------------------------------------------------------------------------
 
-    def delete_once(self, place: Place, key: bytes) -> int:
-        """6 round trips: both buckets; the register; the tombstone; 3 for the slot."""
+    def _delete(self, place: Place, key: bytes, at: int) -> int:
+        """5 round trips if the place is remembered: both buckets and the register; the tombstone; 3
+        for the slot. Else 6."""
+        register, tombstone = self.register, self.register.tombstone
+        slot = outcome = 0
+        known = self.finder.recall(register, key, at)
+        if known:
+            outcome = tombstone.begin()
         try:
             self.index.choose(place, key)
             self.index.read_buckets(place)
-            slot = self.finder.seek(place, key)
+            if known:
+                slot = self.steps.slot_of_register(place)
+            if not slot:
+                known = False
+                slot = self.finder.seek(place, key)
         except NodeFailed as error:
             return self._again_after(error)
         if not slot:
             return MISSING
-        register = self.register
-        ticket = self.tables.ticket()
-        outcome = register.tombstone.write(ticket)
+        if not known:
+            outcome = tombstone.begin()
+            self.endpoint.wait()
         self.cache.drop(key)
+        ticket = self.tables.ticket()
+        outcome = tombstone.write(ticket, outcome)
         if outcome == GONE:
             return AGAIN
         if outcome == DELETED:
@@ -306,7 +607,9 @@ class Swarm(HashStore):
             quorum = register.quorum
             quorum.wait_again(attempt, quorum.top, "no tombstone can be put over")
             attempt += 1
-            outcome = register.tombstone.write(ticket)
+            outcome = tombstone.begin()
+            self.endpoint.wait()
+            outcome = tombstone.write(ticket, outcome)
         return DONE if self.unmapping.unmap(place, slot, ticket) else MISSING
 
     # ---- objects that client journals name ------------------------------------------------------
@@ -346,7 +649,7 @@ class Swarm(HashStore):
         for count, reference in enumerate(registers):
             self.show_progress(count)
             if self.register.recycling.visit(reference):
-                buffers |= self.register.recycling.buffers_named()
+                buffers.update(self.register.recycling.buffers_named())
         everything = self.register_check.references()
         return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
 

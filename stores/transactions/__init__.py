@@ -1,1 +1,1 @@
-"""What transactions on hash stores and on trees share: locks, logs, staged changes, repair."""
+"""The common part of transactions on hash stores and trees: locks, logs, staged changes, repair."""

@@ -25,7 +25,7 @@ Here, with a participant (participant.py) in the place of each object:
     line 1        `_prepare`: the log, and the new data that it names (log.py)
     line 2        `Log.write_down` and `Log.publish`: with the lease, the log can be found
     lines 3-4     `_lock_all`: TXObjs in the order of addresses, then slots of hash indexes
-    lines 8-10    `validate` (reads.py): each object that was only read has the lock word and the
+    lines 8-10    `validate`, by reads.py: each object that was only read has the lock word and the
                   pointer that it had, so it is not locked, or without a log, when its pointer
                   counts (lllock.py); each key that was only read has the value that it had, or
                   none, and no client holds its slot. Before that, `_is_alone`: no other slot has a
@@ -64,8 +64,8 @@ The paper has a round trip each for the log, the locks, the validation, the deci
 the unlocking, and DONE. Here updates and unlocking share one, and DONE is not needed
 (try_commit.py).
 So a transaction that has read the n keys that it writes takes the round trips of n reads, and 4.
-What comes late (log.py) takes a phase each after phase 1, and keys that were not read, or leaves
-that have changed, those of their look-up before it.
+Memory that comes late (log.py) takes a phase each after phase 1. Keys that were not read, or leaves
+that have changed, take the phases of their look-up before it.
 """
 
 from __future__ import annotations

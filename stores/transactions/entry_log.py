@@ -1,6 +1,6 @@
 """The log that is written before anything is changed: what the logs of all kinds of stores share.
 
-    0     owner    of whom it is: a lock state (transactions/log.py), or a client's id
+    0     owner    its owner: a lock state (transactions/log.py), or a client's id
                    (baselines/dtx/log.py)
     8     state    INIT: nothing is decided; the other states depend on the kind of log
     16    lease    not every kind of log has one
@@ -55,7 +55,7 @@ class EntryLog:
         """Of the log's owner: the entries that it has written, so that it parses none."""
 
     def owner(self) -> int:
-        """The first word: of whom the log is."""
+        """The first word: the owner of the log."""
         return self.endpoint.load(self.at + OWNER)
 
     def state(self) -> int:

@@ -1,8 +1,8 @@
 """The keys of a hash store in transactions, and its single operations beside them.
 
-Transactions read and write keys by `HashKeys` (reads.py, parts.py). A look-up is RACE's own. What
-it rests on, its *witness*, is the pointer of the directory's entry, so that a split is seen, and
-the word of the key's slot, or the words of all slots in which an absent key could be. A write keeps
+Transactions read and write keys by `HashKeys` (reads.py, parts.py). A look-up is RACE's own. It
+rests on its *witness*: the pointer of the directory's entry, so that a split is seen, and the word
+of the key's slot, or the words of all slots in which an absent key could be. A write keeps
 the key's slot, or takes a vacant one.
 
 A read has no pin where a get has none (race/glance.py). The epoch that was read before the first
@@ -236,7 +236,7 @@ class TransactionSlots(Slots):
             if word == FROZEN_VACANT:
                 continue  # a frozen one with a pair counts: a split may have been given up
             if word & TENTATIVE:
-                # CRASH(kicked): whose object it is frees it, or whoever recovers that client.
+                # CRASH(kicked): the object's client frees it, or the one that recovers the client.
                 if holds.has(word & ~TENTATIVE, key) and not self.kick(other, word):
                     return False
             elif word & HELD_MASK == HELD:

@@ -21,7 +21,7 @@ lease to be over, so a clock that was set back keeps no client waiting.
 Repair is safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
        the pointer P that it had when m was set. So the first one that succeeds makes all others
-       fail, for ever, as whoever may still make one is pinned, and P is not used again meanwhile.
+       fail, for ever: a client that may still make one is pinned, so P is not used again meanwhile.
     2. With a log: these CASes are made once the log is DOING, and m is released after they were.
     3. Without a log (Opt1, section 4.5): an owner writes just this object, and locks it from the
        version that it has read, so nothing makes it give up. m is released after the pointer has

@@ -39,26 +39,26 @@ So a late client that frees a log once more, as it may any object, changes nothi
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
 the time in its lock state, written after it and before any lock is taken, and 0 again before the
-log is freed. So whoever finds its time there while he is pinned may use the log.
+log is freed. So a pinned client that finds there the time of a lock state may use the log.
 
 States
     INIT   locks are being taken, reads validated
     DOING  decided: it commits. INIT -> DOING is where a transaction with a log takes effect
-    ABORT  decided: it does not. By the owner, or by whoever meets a lock of it when its lease is
-           over, or its owner dead
+    ABORT  decided: it does not. By the owner, or by a client that meets a lock of it when its lease
+           is over, or its owner dead
     DONE   carried out by another client; COMMITTED says how it was decided. An owner that stood
-           still may yet lock an object, and will release it, or who recovers it will, or who meets
-           it (R2). The owner itself has carried it out when it sets `tx_time` to 0: one control
-           word less to wait for than the paper's DONE
+           still may yet lock an object. It will release the lock, or a client that recovers it, or
+           one that meets the lock (R2). The owner itself has carried the log out when it sets
+           `tx_time` to 0: one control word less to wait for than the paper's DONE
 
 A client that finds DOING and the lease over takes the log over, by a CAS that counts the takeovers,
 and goes through all of it: the pointer of each object from old to new, its lock from m to the
 version, each slot of a part from held to what it becomes. All these are CASes that succeed once, so
 any number of clients may be at it (lllock.py).
 
-Memory is given back by the owner when its transaction is DONE, or by whoever recovers it: the old
-objects if it was COMMITTED, else the new ones. Until then the log is in the owner's journal
-(client.py), so its pin keeps both from being used again.
+Memory is given back by the owner when its transaction is DONE, or by a client that recovers the
+owner: the old objects if it was COMMITTED, else the new ones. Until then the log is in the owner's
+journal (client.py), so its pin keeps both from being used again.
 
 The log names new objects before they are in use, so the client journal needs one pair for all:
 

@@ -28,19 +28,20 @@ has no used bit, unless it came late. So a client that meets a held slot, and wa
 read both, and no word of a held slot comes again meanwhile: CASes that expect it succeed once.
 
 The meaning of a held slot: while the log is INIT, no client can say: the transaction may have
-validated already, and what it has read be changed since. Once it is DOING or DONE, the word after,
-or if it was aborted the one before, whether the slot still is held or not. So who meets it
+validated already, and what it has read be changed since. Once the log is DOING or DONE, the slot
+means the word after, or the word before if the transaction was aborted, whether it is still held or
+not. So a client that meets it
 
     to read               goes by the log if that is decided; else waits
     to write              waits until it is let go of
     to freeze             has it let go of at once, if the split is decided; else waits
     to settle a client journal   leaves the objects of both words to the transaction (`concerns`)
 
-and who waits sees to the log when the lease is over (repair.py). A slot that is held is not frozen,
-so its subtable is not split meanwhile (rtx/race.py); nor is one held that is frozen, as its
-word is another one.
+A client that waits sees to the log when the lease is over (repair.py). A slot that is held is not
+frozen, so its subtable is not split meanwhile (rtx/race.py); and a frozen slot cannot be held, as
+its word is another one.
 
-A held slot whose log was lost with its memory node is what it was before, when whoever waits has
+A held slot whose log was lost with its memory node means the word before, once a waiting client has
 seen it for a lease of the pool; its owner, if it lives and has committed, sets it before that.
 """
 

@@ -10,7 +10,7 @@ only noted at the commit, and what was read before the function was called, are 
 
 A key of a hash store has no version, and its slot's word can come again: when the pair was freed
 and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
-as no memory can have been used again since: as long as it is the epoch in which it was read
+as no memory can have been used again since: as long as the epoch is the one in which it was read
 (epoch.py; vacant slots have words of their own, transactions/hash_keys.py). It is the epoch itself
 that tells, and not our pin: a client that stands still before it sets its pin pins one that was
 over long ago. Else the keys are looked up again, and must have the values that they had; then their
@@ -18,8 +18,8 @@ new witnesses are looked at once more, in the same operation, so all was true in
 not matter then whether a subtable was split.
 
 Each look costs as much as there is to look at, and there is one with every read, unless no client
-has changed anything since the last one, or since before the first read (changes.py). What was read
-before that, and is recalled (cut.py), takes a look. So a transaction of n reads takes O(n) looks
+has changed anything since the last one, or since before the first read (changes.py). Reads from
+before that, which are recalled (cut.py), take a look. So a transaction of n reads takes O(n) looks
 while no client writes to the stores of transactions, and beside writers n * n / 2 at most.
 """
 

@@ -1,4 +1,4 @@
-"""Repair: a lock whose lease is over, by whoever meets it (rTX section 4.3, figure 10).
+"""Repair: a lock whose lease is over, by any client that meets it (rTX section 4.3, figure 10).
 
 The text of the paper that we have lacks the figure. It is rebuilt here from section 4.3, which
 names lines 1, 2-14 and 12:
@@ -178,7 +178,7 @@ class Repair:
         if not is_vacant(old):
             self.client.log(old, at + POINTER)
         self.locks.post_install(at, old, new)
-        # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
+        # CRASH(copied): the owner's CAS fails; a client that meets the lock releases it.
         # ORDER: the pointer before the lock, on one node.
         self.repairs += self.locks.release(at, state)
         return DONE

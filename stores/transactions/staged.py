@@ -5,7 +5,7 @@ and by changes in place (sherman/in_place_commit.py). A private structure of one
 operation.
 
 Few objects are compared one by one, and more are found by a dict, as most operations change a few.
-What is known of each is in a `StagedNode`, which the next operation uses again.
+The notes on each are in a `StagedNode`, which the next operation uses again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPARES_MAX: Final = 64
 
 
 class NewData:
-    """What is to be written to an object: `size` bytes."""
+    """The `size` bytes that are to be written to an object."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -137,7 +137,7 @@ class Staged:
         return None
 
     def _node_of(self, at: int) -> StagedNode:
-        """What is known of an object; made if there is nothing."""
+        """The notes on an object; made if there are none."""
         found = self.node_at(at)
         if found is not None:
             return found

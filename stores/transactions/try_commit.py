@@ -19,12 +19,13 @@ names lines 1-3, 4-5, 6-7 and 8:
 Lines 1-3 are `Log.decide` for the owner, where the transaction takes effect, and `Log.take_over`
 for a client that repairs it, which counts the takeovers so that each of them is a CAS of its own.
 Lines 4-8 are `carry_out`; also a log that is DONE already goes through lines 6-7: an owner that was
-stopped may have locked another object since (trap R2). A log that is ABORT goes through 6-8. What
-is lost with its memory node is passed over. Lines 4-7 are one phase, with all participants: each
-object is unlocked after its pointer is swung, as both are on one memory node; whether others are
-new already makes no difference to clients, which go by the log until an object is unlocked. The
-owner needs no line 8: no client finds its log any more (`Log.hide`), so it frees it after line 7.
-It looks at the log once more only if another client was first at some of its CASes.
+stopped may have locked another object since (trap R2). A log that is ABORT goes through 6-8.
+Participants that are lost with their memory node are passed over. Lines 4-7 are one phase, with all
+participants: each object is unlocked after its pointer is swung, as both are on one memory node.
+Whether others are new already makes no difference to clients, which go by the log until an object
+is unlocked. The owner needs no line 8: no client finds its log any more (`Log.hide`), so it frees
+the log after line 7. The owner looks at the log once more only if another client was first at some
+of its CASes.
 
 A kill in lines 4-7 leaves behind a log in DOING, with some objects new and some unlocked: the next
 client that meets one of its locks, or recovers the dead client, starts again at line 1.
@@ -94,7 +95,7 @@ def give_back(log: Log, committed: bool) -> None:
 def carry_out(log: Log) -> bool:
     """Lines 4-8 of figure 9: carry out what is decided; whether it was to commit."""
     state = log.lock_state or log.owner()
-    # The owner that has decided it goes through all of it, whoever has taken it over.
+    # The owner that has decided it goes through all of it, whether it was taken over or not.
     word = DOING if log.decided else log.state()
     commits = word & STATE_MASK == DOING or word & COMMITTED != 0
     participants = participants_of(log)

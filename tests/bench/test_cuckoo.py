@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from limpet.__main__ import main
-from limpet.bench.figures import (
-    cuckoo,
-    cuckoo_contention,
-    cuckoo_hashing,
-    cuckoo_paths,
-    cuckoo_tables,
-)
+from limpet.bench.figures import cuckoo, cuckoo_tables
 from limpet.bench.figures.cuckoo_tables import INDEPENDENT, VALUE, Filling, table_of
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import Workload, run_timed
@@ -50,7 +41,7 @@ def test_a_small_cache_of_rows_costs_round_trips_and_no_room() -> None:
 
 
 def test_distances_are_odd_and_as_often_within_five_as_by_the_formula() -> None:
-    found = {one.locality: one for one in cuckoo_hashing.distances(10_000, 20_000, seed=1)}
+    found = {one.locality: one for one in cuckoo.distances(10_000, 20_000, seed=1)}
     usual = found[LOCALITY]
     assert usual.counted[1] == usual.counted[2]
     assert usual.counted[5] == pytest.approx(usual.printed[5], abs=0.015)
@@ -62,7 +53,7 @@ def test_distances_are_odd_and_as_often_within_five_as_by_the_formula() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="a hundred thousand inserts")
 def test_fill_before_the_first_failure() -> None:
-    found = {one.locality: one for one in cuckoo_hashing.fills(2000, 2, seed=1)}
+    found = {one.locality: one for one in cuckoo.fills(2000, 2, seed=1)}
     assert found[LOCALITY].mean > 0.95
     assert found[INDEPENDENT].least > 0.99
     means = [found[locality].mean for locality in cuckoo_tables.LOCALITIES]
@@ -71,28 +62,26 @@ def test_fill_before_the_first_failure() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_paths_are_short_with_dependent_hashing() -> None:
-    found = cuckoo_paths.fill_up(ROWS, LOCALITY, seed=1)
-    last = cuckoo_paths.spans(ROWS, LOCALITY, found, 0.85)
+    found = cuckoo.fill_up(ROWS, LOCALITY, seed=1)
+    last = cuckoo.spans(ROWS, LOCALITY, found, 0.85)
     assert 0.45 < last.no_path < 0.65
     assert last.within[32] > 0.85
     assert last.within[256] > 0.95
     assert last.one_mcas > 0.94
     assert last.one_window >= last.one_mcas
-    whole = cuckoo_paths.spans(ROWS, LOCALITY, found)
+    whole = cuckoo.spans(ROWS, LOCALITY, found)
     assert whole.inserts == int(0.95 * 8 * ROWS)
     assert whole.no_path > 0.9
-    far = cuckoo_paths.spans(
-        ROWS, INDEPENDENT, cuckoo_paths.fill_up(ROWS, INDEPENDENT, seed=1), 0.85
-    )
+    far = cuckoo.spans(ROWS, INDEPENDENT, cuckoo.fill_up(ROWS, INDEPENDENT, seed=1), 0.85)
     assert far.path_median > ROWS / 5 > 10 * last.path_median
 
 
 def test_what_inserts_cost_as_the_table_fills() -> None:
-    found = list(cuckoo_paths.buckets(cuckoo_paths.fill_up(ROWS, LOCALITY, seed=1)))
+    found = list(cuckoo.buckets(cuckoo.fill_up(ROWS, LOCALITY, seed=1)))
     first, last = found[0], found[-1]
     assert (first.round_trips_p50, first.no_path, first.bytes_factor) == (2, 1, 1)
     assert first.one_mcas > 0.95
-    assert first.bytes_read == 2 * 8 * 26 + 2 * 8  # two rows, two words of the journal
+    assert first.bytes_read == pytest.approx(2 * 8 * 26, abs=1)  # two rows
     assert 2 < last.round_trips < 2 * first.round_trips
     assert last.bytes_factor > 2 > last.locked_factor
     assert last.messages_factor < 2
@@ -102,15 +91,12 @@ def test_what_inserts_cost_as_the_table_fills() -> None:
 def test_equal_arguments_give_equal_figures() -> None:
     rows = 200
     first, second, other = (
-        [
-            {**vars(one), "per_second": 0}
-            for one in cuckoo_paths.buckets(cuckoo_paths.fill_up(rows, 2.3, seed))
-        ]
+        [{**vars(one), "per_second": 0} for one in cuckoo.buckets(cuckoo.fill_up(rows, 2.3, seed))]
         for seed in (3, 3, 4)
     )
     assert first == second != other
     if COMPILED:
-        assert cuckoo_contention.contended(32, 16, 1) == cuckoo_contention.contended(32, 16, 1)
+        assert cuckoo.contended(32, 16, 1) == cuckoo.contended(32, 16, 1)
 
 
 def test_the_span_of_a_path_goes_round_the_table() -> None:
@@ -126,18 +112,20 @@ def test_the_span_of_a_path_goes_round_the_table() -> None:
 @pytest.mark.exhaustive("many clients")
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_eight_clients_fill_a_small_table() -> None:
-    """Few locks are shared for nothing, many take one message: between the two it is best."""
+    """Few locks are shared for nothing, many take one message: between the two it is best. A client
+    that is refused one lock for all pauses, so of few clients it is the mean that tells."""
     found = {
-        (rows, locks): cuckoo_contention.contended(rows, locks, 1).round_trips_p99
+        (rows, locks): cuckoo.contended(rows, locks, 1)
         for rows, locks in ((1, 1), (8, 64), (512, 1), (512, 64))
     }
-    assert found[512, 1] == found[512, 64] > 2 * found[8, 64]
-    assert found[1, 1] > 2 * found[8, 64]
+    best, shared = found[8, 64], found[512, 64]
+    assert found[512, 1].round_trips == shared.round_trips > 1.2 * best.round_trips
+    assert found[1, 1].round_trips_p99 > 2 * best.round_trips_p99
 
 
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_dependent_hashing_saves_round_trips_when_the_table_is_nearly_full() -> None:
-    near, far = (cuckoo_paths.grain(ROWS, 16, locality, 1) for locality in (LOCALITY, INDEPENDENT))
+    near, far = (cuckoo.grain(ROWS, 16, locality, 1) for locality in (LOCALITY, INDEPENDENT))
     assert near.round_trips_p50 == 2 < far.round_trips_p50
     assert 1.5 * near.round_trips_p99 < far.round_trips_p99
     assert near.one_mcas > 0.9 > 0.5 > far.one_mcas
@@ -152,24 +140,3 @@ def test_a_key_is_not_inserted_for_which_there_is_no_room() -> None:
     kinds = {kind.kind: kind.count for kind in run_timed(workload, PRESETS["rdma"]).kinds}
     assert kinds["insert"] + kinds["full"] == 80
     assert 32 < kinds["insert"] < 48
-
-
-def test_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuckoo, "ROWS_PER_LOCK", (16,))
-    monkeypatch.setattr(cuckoo_contention, "LOCKS_PER_MESSAGE", (64,))
-    few = ["bench", "cuckoo", "--rows", "64", "--small-rows", "64", "--tables", "1"]
-    if not COMPILED:
-        few += ["--figures", "4a,4c,7"]
-    done = CliRunner().invoke(main, few)
-    assert done.exit_code == 0, done.output
-    for figure in ("4(a)", "4(c)", "7", *(("4(b)", "5", "8(b)") if COMPILED else ())):
-        assert f"figure {figure}" in done.stdout
-    found = json.loads(CliRunner().invoke(main, [*few, "--json"]).stdout)
-    assert len(found["buckets"]) == 19
-    assert found["spans"][0]["inserts"] == int(0.95 * 8 * 64)
-
-
-def test_command_refuses_a_figure_that_is_not_there() -> None:
-    done = CliRunner().invoke(main, ["bench", "cuckoo", "--figures", "9"])
-    assert done.exit_code == 2
-    assert "no figure 9" in done.output

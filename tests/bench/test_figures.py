@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,28 @@ import pytest
 from click.testing import CliRunner, Result
 
 from limpet.__main__ import main
-from limpet.bench.figures import entries
+from limpet.bench.figures import entries, fusee_entries, rcuckoo_entries
 from limpet.bench.figures.entries import Entry, Found, Point, Run, Scale
 from limpet.shm.endpoint.fabric import BUILD
 
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
 COMPILED = BUILD == "compiled"
+OTHER_WAY_ROUND = {
+    ("fusee", "2"): "clover, over 6",
+    ("fusee", "10"): "(INSERT|UPDATE|SEARCH), median",
+    ("fusee", "11"): "(INSERT|UPDATE|DELETE), over",
+    ("fusee", "13"): "C, .*fusee and clover|A, 24",
+    ("fusee", "15"): "(half|all), .*no cache and fusee",
+    ("fusee", "19"): "DELETE, 1 replicas",
+    ("fusee", "table 1"): "ms: (attach|objects) and",
+    ("rcuckoo", "5"): "99th percentile: .*512 rows a lock",
+    ("rcuckoo", "6"): "24 clients, over rcuckoo's",
+    ("rcuckoo", "7"): "fusee and empty",
+    ("rcuckoo", "8d"): "A, over",
+    ("loco", "5"): "uniform A|2 threads",
+}
+"""Pairs that may be the other way round, by entry: it says why, or there are few operations."""
 
 
 def judged(*points: Point, order: Any = ()) -> Found:
@@ -110,6 +126,31 @@ def test_entries_of_loco_say_what_is_not_possible() -> None:
     assert "15 %" in call("loco", "fence").stdout
 
 
+def test_entries_of_fusee_have_the_papers_counts() -> None:
+    found = values(quick("fusee", "10")["10"])
+    for operation, trips in (("INSERT", 4), ("UPDATE", 4), ("SEARCH", 1), ("DELETE", 4)):
+        assert found[f"{operation}, round trips", "fusee"] == pytest.approx(trips, abs=0.2)
+
+
+@pytest.mark.exhaustive("all entries", quick=["fusee-3", "rcuckoo-4c"])
+@pytest.mark.skipif(not COMPILED, reason="many clients")
+@pytest.mark.parametrize(
+    ("paper", "name"),
+    [
+        (paper, entry.name)
+        for paper, module in (("fusee", fusee_entries), ("rcuckoo", rcuckoo_entries))
+        for entry in module.ENTRIES
+        if entry.run
+    ]
+    + [("loco", "5")],
+)
+def test_entries_of_stores_have_the_papers_orders(paper: str, name: str) -> None:
+    found = quick(paper, name)[name]
+    assert found["points"]
+    allowed = OTHER_WAY_ROUND.get((paper, name), "nothing")
+    assert not [pair for pair in found["wrong"] if not re.search(allowed, pair)]
+
+
 @pytest.mark.exhaustive("processes are killed")
 def test_entries_on_the_machines_clock_have_the_papers_orders() -> None:
     for name, one in quick("rtx", "14", "15").items():
@@ -135,3 +176,11 @@ def test_what_makes_no_sense_is_refused(
 
 def test_entries_are_listed() -> None:
     assert "table 2: " in call("rtx", "--list").stdout
+
+
+def test_a_number_without_its_word_is_understood() -> None:
+    assert (
+        "has no '2' here; did you mean 'table 2'? It has 'table 2', " in call("swarm", "2").output
+    )
+    assert "did you mean '18a' or '18b'?" in call("rtx", "18").output
+    assert "has no '99' here. It has " in call("loco", "99").output

@@ -108,7 +108,7 @@ def test_every_kind_runs_on_its_testbed_and_is_repeatable(store: str) -> None:
     assert report.workload.nodes == (TESTBEDS[store].nodes if store in TESTBEDS else 1)
 
 
-NOT_IN_PHASES = {"swarm", "dm-abd", "rcuckoo", "loco"}
+NOT_IN_PHASES = {"swarm", "dm-abd", "loco"}
 
 
 @pytest.mark.parametrize("store", sorted({*KINDS, *UNRECOVERED, *UNPROVED} - NOT_IN_PHASES))
@@ -145,6 +145,28 @@ def test_blocks_and_caches_are_warm() -> None:
     hot, first = times(warm)["update"], times(cold)["update"]
     assert hot.round_trips < 4.5 < first.round_trips
     assert hot.bytes_read * 3 < first.bytes_read
+
+
+def test_a_client_that_met_the_keys_that_it_draws_is_as_warm_as_one_that_met_all() -> None:
+    workload = Workload("fusee", 3, 10, 200, write_share=0.0, theta=0.5, warm_up=5)
+    drawn = times(dataclasses.replace(workload, met_drawn=True))
+    assert drawn == times(workload)
+    assert drawn["get"].round_trips == 1
+
+
+def test_deletes_are_of_keys_that_are_there() -> None:
+    found = times(Workload("fusee", 3, 10, 20, write_share=1.0, warm_up=2, deletes=True))
+    assert [(kind, one.count, one.round_trips) for kind, one in found.items()] == [
+        ("delete", 30, 4.0)
+    ]
+
+
+def test_a_lost_node_leaves_all_its_reads_to_the_other() -> None:
+    workload = Workload("fusee", 48, 8, 100, value_size=1000, write_share=0.0, met_drawn=True)
+    before, after = (
+        run_timed(dataclasses.replace(workload, lost=lost), RDMA).busy_throughput for lost in (0, 1)
+    )
+    assert before / 2 < after < 0.7 * before
 
 
 def test_reads_wait_for_atomics_of_their_words() -> None:

@@ -1,4 +1,4 @@
-"""`put_many` in the explorer, beside single operations, and in steps."""
+"""`put_many`, and windows of pipelines, in the explorer, beside single operations, and in steps."""
 
 from __future__ import annotations
 
@@ -95,6 +95,36 @@ def test_batches_of_rounds_hold_when_nodes_are_lost(program: str, replace: bool)
     assert explore(parameters).failures == ()
 
 
+WINDOWS = ("pa wgaubpc ga|wpagbuc ga|dc ga", "wgaicpb wuadb|wubga pa|gb ga")
+
+
+@pytest.mark.exhaustive("all kinds and programs", quick=["race-0-pa*", "swarm-1-pa*"])
+@pytest.mark.parametrize("program", WINDOWS)
+@pytest.mark.parametrize(
+    ("kind", "failures"),
+    [
+        ("race", 0),
+        ("rtx-race", 0),
+        ("loco", 0),
+        ("fusee", 0),
+        ("fusee", 1),
+        ("swarm", 0),
+        ("swarm", 1),
+        ("dm-abd", 0),
+        ("dm-abd", 1),
+    ],
+)
+def test_windows_of_pipelines_hold(kind: str, failures: int, program: str) -> None:
+    """Gets and changes share their phases, and clients die or stall amid them."""
+    parameters = Exploration(
+        store=kind, program=program, value_size=40, schedules=RUNS // 2, seed=8, crashes=1,
+        stalls=1, nodes=3 if kind in ("swarm", "dm-abd") else 2, node_failures=failures,
+    )  # fmt: skip
+    report = explore(parameters)
+    assert report.failures == ()
+    assert report.crashes > RUNS / 16
+
+
 @pytest.mark.exhaustive("transactions")
 def test_batches_hold_beside_transactions() -> None:
     parameters = Exploration(
@@ -109,8 +139,8 @@ def test_a_batch_is_pinned_from_its_first_phase_to_its_last(lets_go: bool) -> No
     """Between two phases another client replaces a key's object, and wants memory for many more.
     The batch has noted the old object; if that is used again, the batch frees another key's."""
 
-    def find_all(self: Any, batch: Any) -> int:
-        BatchPuts.find_all(self, batch)
+    def find_all(self: Any, batch: Any, window: Any) -> int:
+        BatchPuts.find_all(self, batch, window)
         if lets_go:
             self.client.unpin()
         beside(self.client)

@@ -37,9 +37,9 @@ def test_run_is_the_same_again() -> None:
         assert len({replay(cluster, program, {}).digest() for _ in range(3)}) == 1
 
 
-@pytest.mark.parametrize("letter", [*"iupgdesfk", "v"])
+@pytest.mark.parametrize("letter", [*"iupgdesfk", "v", "b"])
 def test_every_call_of_a_cache_can_be_in_a_program(letter: str) -> None:
-    text = letter if letter == "v" else letter + "a"
+    text = letter if letter in "vb" else letter + "a"
     with CacheCluster("cache", 3) as cluster:
         assert replay(cluster, parse_program(f"{text}|{text}|ga"), {}).failure == ""
 
@@ -69,10 +69,17 @@ def spoilt(method: str, wrong: Any) -> Any:
     [
         (lambda client: mutants.with_ledger(client.store, mutants.Late), "pc|pd", "bounds"),
         (lambda client: mutants.with_ledger(client.store, mutants.Unbounded), "pc|pd", "bounds"),
+        (lambda client: mutants.with_ledger(client.store, mutants.Unaware), "b pc|pd", "bounds"),
         (spoilt("begin_flight", mutants.computed_by_all), "fc|fc", "computed twice"),
         (spoilt("get", mutants.served_for_ever), "ea|ga pb pb ga", "deadline"),
     ],
-    ids=["counts late", "counts and admits all", "takes living flights", "heeds no deadline"],
+    ids=[
+        "counts late",
+        "counts and admits all",
+        "knows no resize",
+        "takes living flights",
+        "heeds no deadline",
+    ],
 )
 def test_wrong_cache_is_found_out(spoil: Any, program: str, name: str) -> None:
     parameters = Exploration("cache", clients=2, program=program, crashes=0, seed=3, parameters=SIX)

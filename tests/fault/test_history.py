@@ -74,7 +74,7 @@ def any_record(draw: st.DrawFn) -> Record:
         draw(st.binary(max_size=8)),
         draw(st.binary(max_size=8)) if op in WRITES else None,
         result,
-        draw(st.binary(max_size=8)) if (op, result) == ("get", "ok") else None,
+        draw(st.binary(max_size=8)) if op == "swap" or (op, result) == ("get", "ok") else None,
         call,
         None if result == "unknown" else call + draw(st.integers(0, 1 << 40)),
     )

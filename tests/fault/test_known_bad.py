@@ -36,7 +36,6 @@ from kit.scenes import fusee as fusee_scenes
 from kit.scenes import loco as loco_scenes
 from kit.scenes import (
     loco_batches,
-    rcuckoo_repair,
     rtx_reads,
     swarm_batches,
     swarm_rows,
@@ -104,7 +103,7 @@ TABLE: Final = [
     Variant(LOCO, loco.CLAIM_STAYS, kills_of("loco", "insert")),
     Variant(LOCO, loco.VALID_IN_CHECKSUM, kills_of("loco", "insert")),
     Variant(LOCO, loco.LINK_LAST, kills_of("loco", "update")),
-    *stepped(RCUCKOO, (*rcuckoo_scenes.STEPS, *rcuckoo_repair.STEPS)),
+    *stepped(RCUCKOO, rcuckoo_scenes.STEPS),
     Variant(
         RCUCKOO, rcuckoo.UNFENCED, of_paths("ua ga|ua ga"),
         (*WRONG, "client 0", "client 1", "no end"),
@@ -178,7 +177,7 @@ SCENES: Final = {
 }
 AS_SHIPPED: Final = {
     scene
-    for module in (loco_scenes, rcuckoo_scenes, rcuckoo_repair, rtx_scenes, rtx_reads)
+    for module in (loco_scenes, rcuckoo_scenes, rtx_scenes, rtx_reads)
     for _, scene in module.STEPS
 }
 

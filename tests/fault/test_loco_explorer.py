@@ -92,7 +92,7 @@ class Readers(Testbed):
 
 def test_an_index_that_begins_anew_in_a_batch_misses_no_key(pools: Any) -> None:
     """The home of the first key is learned, then the ring goes round while the client stands."""
-    bed = Readers(pools, 1, part=4, capacity=64, tracker=16)
+    bed = Readers(pools, 1, part=4, capacity=64, tracker=16, locks=1)
     index, (reader,) = bed.store.lookup.indexes[0], bed.puppets
     keys = [b"k%d" % number for number in range(12)]
     for key in keys:
@@ -101,10 +101,10 @@ def test_an_index_that_begins_anew_in_a_batch_misses_no_key(pools: Any) -> None:
     assert len(homes) > 1
     wanted = list(homes.values())[:2]
     assert reader.store.get_many(keys) == [b"v"] * len(keys)
-    at = reader.store.lookup.indexes[0].tracker.at
+    at = reader.store.lookup.indexes[0].trackers.at(0)
     stopped = verb_on_address("load", at, 2)
     assert not reader.begin(lambda: reader.store.get_many(wanted), stopped)
-    for _ in range(index.tracker.size):
+    for _ in range(index.trackers.size):
         bed.store.put(b"other", b"x")
         bed.store.delete(b"other")
     assert reader.go()

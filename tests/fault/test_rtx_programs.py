@@ -149,7 +149,7 @@ def test_runs_are_the_same_in_whatever_order_they_are_run(kind: str, transaction
 def test_transactions_of_a_program_are_read_and_written() -> None:
     text = "tgaxbs ua|tpcicucdcgd|r"
     assert program_text(parse_program(text)) == text
-    for wrong in ("t", "tg", "tge", "tra", "tgas b", "tsa"):
+    for wrong in ("t", "tg", "tge", "tra", "tgas z", "tsa"):
         with pytest.raises(ParameterError, match="is no operation"):
             parse_program(wrong)
     with pytest.raises(ParameterError, match="take part in no transactions"):

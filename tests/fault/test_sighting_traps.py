@@ -93,7 +93,7 @@ def _meet_in_puts_to_all_places(meetings: Meetings) -> None:
             laggard = jobs.ring.put(jobs.ready(), b"another").laggard
         assert laggard
         # As a put does that waits, however long this one had time for it.
-        meetings.pool.membership.gone(laggard, f"all places of {jobs!r}")
+        meetings.pool.membership.gone(laggard, f"all places of {jobs.title()}")
         for producer in producers:
             assert producer.go()
             jobs.get()

@@ -136,13 +136,13 @@ def test_repair_that_waits_for_those_at_work_is_found(
 ) -> None:
     """Traps G10 and C12: it wants that no journal changes, or pauses."""
 
-    def patient(self: Any, mine: Any, word: int, bits: int) -> int:
+    def patient(self: Any, look: Any) -> None:
         for attempt in range(2 * beside.PAUSES_MAX):
             self.endpoint.pause(attempt % 20)
-        return stranded(self, mine, word, bits)
+        restore(self, look)
 
-    stranded = Repair._stranded
-    monkeypatch.setattr(Repair, "_stranded", patient)
+    restore = Repair._restore
+    monkeypatch.setattr(Repair, "_restore", patient)
     result = Beside("rcuckoo", make_url()).run("repair")
     assert re.search(r"has paused \d+ times beside one that is at work", result.failure)
 

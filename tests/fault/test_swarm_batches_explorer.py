@@ -31,12 +31,13 @@ def nothing_left() -> Iterator[None]:
     assert not list(SHM_DIR.glob(f"limpet.limpet-*{os.getpid()}*"))
 
 
-@pytest.mark.exhaustive("all programs", quick=["0-pa mab ga*"])
+@pytest.mark.exhaustive("all programs", quick=["swarm-0-pa mab ga*"])
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("failures", [0, 1])
-def test_batches_of_registers_hold(failures: int, program: str) -> None:
+@pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
+def test_batches_of_registers_hold(kind: str, failures: int, program: str) -> None:
     parameters = Exploration(
-        store="swarm", program=program, value_size=40, schedules=RUNS, seed=5, crashes=2, stalls=1,
+        store=kind, program=program, value_size=40, schedules=RUNS, seed=5, crashes=2, stalls=1,
         nodes=3, node_failures=failures,
     )  # fmt: skip
     report = explore(parameters)

@@ -13,7 +13,7 @@ import limpet
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm import layout as fields
-from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
+from limpet.stores.swarm.register import is_tombstone, time_of, tuple_word
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

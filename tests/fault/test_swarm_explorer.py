@@ -122,26 +122,31 @@ def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
         assert replay(made, parse_program("ua ga"), {}).failure == ""
 
 
-def test_clients_that_take_memory_from_each_other_are_told_that_it_is_full(
+def test_clients_that_take_memory_from_each_other_come_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two that each need a register and a buffer took the last blocks by turns, without end."""
-    sized = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=160 << 10)
-    monkeypatch.setitem(FAULT_PROFILES, "dm-abd", sized)
+    """Two that each need a register and a buffer took the last blocks by turns, without end. In the
+    smallest nodes that have room for the pairs which are there at first."""
     monkeypatch.setattr(sim_run, "STEPS_MAX", 100_000)
     parameters = Exploration(store="dm-abd", ops=4, seed=9)
-    with cluster_of(parameters) as made:
-        failures = [numbered_run(made, parameters, number).failure for number in range(40)]
-    assert any(failures)
+    for size in itertools.count(96 << 10, 16 << 10):
+        profile = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=size)
+        monkeypatch.setitem(FAULT_PROFILES, "dm-abd", profile)
+        with cluster_of(parameters) as made:
+            if made.pools[0].parameters.node_size > size:
+                continue
+            failures = [numbered_run(made, parameters, number).failure for number in range(40)]
+            break
     assert all("StoreFull" in failure for failure in failures if failure)
 
 
 # ---- wait-freedom --------------------------------------------------------------------------------
 
-GET_TRIPS_MAX = 8
-"""Read; our row; the pointer of the value, in place no more, the value, and a copy of it written
-back; the value; the same tuple is read again; TRYLOCK. The client that stands still changes
-nothing meanwhile, so nothing is read more often than that."""
+GET_TRIPS_MAX = 9
+"""An attempt without a pin, or the index, if the place of the key is not known. Read; our row; the
+pointer of the value, in place no more, the value, and a copy of it written back; the value; the
+same tuple is read again; TRYLOCK. The client that stands still changes nothing meanwhile, so
+nothing is read more often than that."""
 STEPS = 400
 
 
@@ -357,7 +362,7 @@ def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
             before = reader.stats()["round_trips"]
             values.append(reader.get(b"k"))
             trips = reader.stats()["round_trips"] - before
-            assert trips <= GET_TRIPS_MAX + (reader is cold), (operation, step)
+            assert trips <= GET_TRIPS_MAX, (operation, step)
         allowed = {seen, b"new" if len(arguments) > 1 else None if operation == "delete" else seen}
         assert set(values) <= allowed
         # what has been read once is not gone

@@ -411,7 +411,7 @@ LATE: dict[tuple[str, str], int] = {
     ("swarm", "insert"): 19, ("swarm", "update"): 1, ("swarm", "delete"): 1,
     ("rcuckoo", "insert"): 5, ("rcuckoo", "update"): 5, ("rcuckoo", "delete"): 5,
     ("rtx-sherman", "insert"): 2, ("rtx-sherman", "update"): 2, ("rtx-sherman", "delete"): 9,
-    ("loco", "insert"): 5, ("loco", "update"): 3, ("loco", "delete"): 1,
+    ("loco", "insert"): 6, ("loco", "update"): 3, ("loco", "delete"): 2,
     ("rtx-sherman", "transaction"): 3, ("rtx-race", "transaction"): 3,
     ("lock", "turn"): 2,
     ("queue", "put"): 2, ("queue", "put large"): 1, ("queue", "get"): 1,

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from limpet.shm.endpoint.fabric import BUILD
+
 ROOT = Path(__file__).parents[2]
 _DECLARED = re.compile(r"^cdef ([\w ]+?) (\w+) *(?:#.*)?$", re.M)
 _CIMPORT = re.compile(r"^from (\S+) cimport (\([^()]*\)|[^\n(]*)$", re.M)
@@ -107,6 +109,9 @@ def _values(tree: ast.Module) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith("limpet."):
+            source = (ROOT / f"{node.module}".replace(".", "/")).with_suffix(".pyx")
+            if BUILD == "pure" and source.exists():
+                continue  # of C alone: the pure build refuses what needs it
             module = importlib.import_module(f"{node.module}")
             for name in node.names:
                 # a constant that a compiled module declares is no attribute of it

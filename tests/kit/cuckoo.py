@@ -20,7 +20,7 @@ from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD
 from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.rcuckoo.layout import SLOTS
+from limpet.stores.rcuckoo.layout import SLOTS, STATE
 from limpet.stores.rcuckoo.rows import DependentHash
 
 RING: Final[Mapping[str, Any]] = {
@@ -129,8 +129,12 @@ class Clients(Testbed):
     def __init__(self, pools: Any, puppets: int, fence: str = "kill", **parameters: Any) -> None:
         super().__init__(pools, puppets, {"fence": fence}, **{**RING, **parameters})
         self.table = int(self.store.lookup.tables[0])
-        self.locks = self.table + int(self.store.lookup.locks_at)
-        """The word of all rows' locks."""
+        self.locks = range(
+            self.table + self.store.lookup.locks_at,
+            self.table + self.store.lookup.locks_at + 8 * self.store.parameters.locks,
+            8,
+        )
+        """Addresses of the rows' locks."""
 
     def key(self, row: int, value: bytes = OLD, other: int | None = None, number: int = 0) -> bytes:
         """A key with that first row (and that second one), which is put if it is not there."""
@@ -140,12 +144,53 @@ class Clients(Testbed):
         return key
 
     def looks(self) -> Where:
-        """The look of a refused client at the locks, before it tries again."""
-        return lambda verb, address: verb == "load" and address == self.locks
+        """A look at a lock."""
+        return lambda verb, address: verb == "load" and address in self.locks
+
+    def tries(self, number: int = 1) -> Where:
+        """Before a client notes the locks that it will take, for that time: so it has been refused
+        one time less."""
+        left = [number]
+
+        def there(verb: str, address: int) -> bool:
+            left[0] -= verb == "write_words" and 0 <= self._in_journal(address) < STATE
+            return left[0] == 0
+
+        return there
+
+    def holds(self) -> Where:
+        """With all of its locks, before a client notes what it will write."""
+        return lambda verb, address: verb == "write_words" and self._in_journal(address) > STATE
+
+    def _in_journal(self, address: int) -> int:
+        """The offset in a journal; -1: it is elsewhere."""
+        if self.table <= address < self.locks.start:
+            return (address - self.table) % int(self.store.lookup.journal_size)
+        return -1
+
+    def writes(self, number: int = 1) -> Where:
+        """The write of that number to rows: of an entry, of version and CRC, and so on."""
+        left = [number]
+
+        def there(verb: str, address: int) -> bool:
+            left[0] -= verb == "write_words" and address >= self.locks.stop
+            return left[0] == 0
+
+        return there
+
+    def takes(self, number: int = 1) -> Where:
+        """The CAS of that number on a lock: one that takes it, or gives it back."""
+        left = [number]
+
+        def there(verb: str, address: int) -> bool:
+            left[0] -= verb == "cas" and address in self.locks
+            return left[0] == 0
+
+        return there
 
     def locked(self) -> int:
-        """The bits of the locks that are set."""
-        return self.load(self.locks)
+        """A bit for each row whose lock is taken."""
+        return sum(1 << row for row, word in enumerate(self.locks) if self.load(word))
 
     def points(self) -> set[str]:
         """The crash points that the dead show."""

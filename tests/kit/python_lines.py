@@ -29,7 +29,7 @@ HOT: Final = re.compile(
     r"_?(get|put|update|insert|delete|contains|find|place|write|replace|read|load|value|select|"
     r"allocate|expect|look|match|pairs|search|lock|unlock|acquire|release|take|try|enter|leave|"
     r"prefetch|locate|scan_group|to_recheck|note_pending|check_turn|check_participants|"
-    r"recover_owner|once)(_\w*)?"
+    r"recover_holder|once)(_\w*)?"
 )
 """Names of functions that are hot in all other modules."""
 

@@ -9,7 +9,7 @@ from kit.puppets import Puppet, Where
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.fusee.tables import region_name
-from limpet.stores.swarm.words import stamp_of
+from limpet.stores.swarm.register import stamp_of
 
 
 class Scene:

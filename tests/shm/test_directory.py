@@ -258,15 +258,14 @@ def test_sweep_spares_a_region_that_is_made_meanwhile(pools: Any, monkeypatch: A
         obtain(other, "new", BLOCKS)
         return found
 
-    extents = pool.regions.extents
+    extents = pool.regions._extents
 
-    def listed(node: int) -> Any:
-        found = extents(node)
+    def listed(node: int, entries: Any) -> Any:
         obtain(other, "new too", BLOCKS)
-        return found
+        return extents(node, entries)
 
     monkeypatch.setattr(pool.regions.blocks, "words", words)
-    monkeypatch.setattr(pool.regions, "extents", listed)
+    monkeypatch.setattr(pool.regions, "_extents", listed)
     assert pool.recover()["blocks"] == 0
     monkeypatch.undo()
     assert pool.audit()["leaked"] == 0

@@ -98,6 +98,12 @@ def test_program_that_ends_by_an_exception_leaves_no_temporary_pool() -> None:
     assert not is_there(done.stdout.strip())
 
 
+@pytest.mark.parametrize("name", ["url", "ephemeral"])
+def test_a_temporary_pool_has_a_name_of_its_own_and_always_ends(name: str) -> None:
+    with pytest.raises(TypeError, match="takes no"):
+        limpet.temporary(**{name: False})  # type: ignore[arg-type]
+
+
 def test_children_by_url_or_by_pickle_keep_the_pool() -> None:
     pool = limpet.temporary(node_size="1MiB", clients=8)
     pool.dict()["k"] = 1

@@ -107,6 +107,8 @@ def at_end(endpoint: Any, verb: str, *arguments: int) -> None:
 
 ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
     "load": lambda endpoint: endpoint.load(AT),
+    "load_all": lambda endpoint: endpoint.load_all((AT, AT + 8)),
+    "read_between": lambda endpoint: endpoint.read_between((AT, AT + 8), 16),
     "store": lambda endpoint: endpoint.store(AT, 1),
     "store_two": lambda endpoint: endpoint.store_two(AT, 1, AT + 8, 1),
     "pin": lambda endpoint: endpoint.pin(AT, 1, AT + 8, 0, AT + 16, 0),
@@ -134,7 +136,7 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
 OTHERS: Final = {
     "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
     "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
-    "counters", "reset_counters", "pause", "microseconds", "futex_wake",
+    "counters", "reset_counters", "count_at", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
     "place_of",  # for a thread that sleeps at words without verbs
     "send_words",  # `write_words`, when the operation ends
@@ -145,7 +147,7 @@ OTHERS: Final = {
     "lost_pages", "our_loss",  # what is poisoned; of incoherent memory the whole is lost
     "met_loss",  # as these
     "dirty", "flush", "persist",  # of durable pools, which are coherent
-    "fuse", "noted", "durable", "frame", "latency_ns", "abandoned", "hints",
+    "gathers", "fuse", "noted", "durable", "frame", "latency_ns", "abandoned", "hints",
 }  # fmt: skip
 """Methods and attributes that neither read nor write a node's memory for a client."""
 

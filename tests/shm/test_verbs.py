@@ -1,6 +1,7 @@
 """Results, errors and accounting of every verb, on the native and on the portable fabric."""
 
 import inspect
+import itertools
 import mmap
 import random
 import struct
@@ -68,7 +69,8 @@ def test_fabrics_have_the_same_methods_and_signatures():
         return {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_")}
 
     native, pure = face(NATIVE.Endpoint), face(portable.Endpoint)
-    assert native.keys() == pure.keys()
+    # the words where it counts, which only compiled code sees of the native one
+    assert native.keys() == pure.keys() - {"figures"}
     for name, method in native.items():
         if callable(method):
             # the words are C structures here, so only names, order and defaults can agree
@@ -311,7 +313,7 @@ def test_crc_pair_is_that_of_its_definition(fabric, count, hardware):
         sides = [0, 0]
         for index, word in enumerate(some[2 : count + 2]):
             sides[index % 2] = _crc32c(sides[index % 2], word * factor & MAX)
-        assert crc == _crc32c(sides[0], sides[1])
+        assert crc == _crc32c(sides[0], sides[1] << 8)
     assert fabric.crc_pair(words(*[0] * (count + 1)), 0, count) == 0
 
 
@@ -333,6 +335,21 @@ def test_crc_pair_changes_with_every_bit(fabric):
         after = fabric.crc_pair(words(*other), 0, 7)
         assert after & 0xFFFFFFFF != before & 0xFFFFFFFF
         assert after >> 32 != before >> 32
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9])
+def test_crc_pair_changes_with_words_that_repeat(fabric, count):
+    """Equal changes of several words do not cancel out."""
+    rng = random.Random(count)
+    values = [0, MAX, *(rng.getrandbits(64) for _ in range(6))]
+    for one, other in itertools.permutations(values, 2):
+        before = fabric.crc_pair(words(*[one] * count), 0, count)
+        for first, second in itertools.combinations(range(count), 2):
+            changed = [one] * count
+            changed[first] = changed[second] = other
+            after = fabric.crc_pair(words(*changed), 0, count)
+            assert after & 0xFFFFFFFF != before & 0xFFFFFFFF
+            assert after >> 32 != before >> 32
 
 
 def test_crc_pair_refuses_what_is_outside_of_the_buffer(fabric):

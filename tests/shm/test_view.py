@@ -226,6 +226,7 @@ def test_the_leader_waits_for_who_takes_over_the_pin_of_a_dead_client(
 def test_groups_do_not_change_while_a_node_is_filled(pool: Any, pools: Any, what: str) -> None:
     leader = pools.again(pool)
     pool.allocator.replenish(0, 100, 2)
+    pool.allocator.replenish(2, 100, 2)  # with its backups on node 0
     works = {
         "release": functools.partial(pool.allocator.relief.release_empty, {}),
         "adopt": pool.allocator.relief.adopt_abandoned,

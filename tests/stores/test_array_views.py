@@ -19,7 +19,7 @@ from kit.puppets import PuppetPool
 import limpet
 from limpet.shm.endpoint.layout import OFFSET_MASK
 from limpet.shm.endpoint.slots import PIN, RECORDS_COUNT
-from limpet.stores.channels.array.keeper import FORK_MS, Keeper
+from limpet.stores.core.keeper import FORK_MS, Keeper
 
 SCRIPT = """
 import gc, os, sys

@@ -437,17 +437,10 @@ def test_regroupings_of_a_round_wrap(pools: Any) -> None:
 # ---- kvstore ------------------------------------------------------------------------------------
 
 
-def test_laps_of_a_tracker_and_sequences_of_journals_wrap(pools: Any) -> None:
+def test_sequences_of_journals_wrap(pools: Any) -> None:
     pool = pools(node_size="4MiB")
-    store = pool.store("loco", name="kv", capacity=64, tracker=2)
+    store = pool.store("loco", name="kv", capacity=64)
     base, parameters = store.lookup.tables[0], store.parameters
-    size = parameters.tracker
-    number = (kvstores.LAP_MASK + 1) * size - 3
-    for message in range(number, number + size):
-        lap = message // size & kvstores.LAP_MASK
-        at = base + kvstores.RING + 8 * (message % size)
-        pool.endpoint.store(at, lap << kvstores.ROW_BITS)
-    pool.endpoint.store(base + kvstores.POSITION, number)
     for lock in range(store.parameters.locks):
         at = base + parameters.locks_at + lock * parameters.record_size + parameters.journal_at
         pool.endpoint.store(at + kvstores.INTENT, 0xFFFF_FFFF << 32)
@@ -458,5 +451,4 @@ def test_laps_of_a_tracker_and_sequences_of_journals_wrap(pools: Any) -> None:
         if each % 3 == 0:
             other.delete(b"%d" % each)
             assert store.get(b"%d" % each) is None
-    assert pool.endpoint.load(base + kvstores.POSITION) > number + size
     store.check()

@@ -656,6 +656,7 @@ def test_mutant_that_leaves_the_shortcut_reads_what_was_freed(
 
 
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+@pytest.mark.exhaustive("thousands of runs")
 @pytest.mark.parametrize("mutant", EXPLORED)
 def test_mutant_is_caught_by_the_explorer(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clover, *EXPLORED[mutant])

@@ -593,14 +593,14 @@ ROUND_TRIPS = {
     "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
     "clover": _CLOVER,
     # on two nodes, so one replica
-    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 5, "large get": 2},
+    "swarm": {"get": 1, "miss": 1, "insert": 3, "update": 1, "put": 1, "delete": 4, "large get": 2},
     "dm-abd": {
         "get": 2,
         "miss": 1,
         "insert": 3,
         "update": 2,
         "put": 2,
-        "delete": 5,
+        "delete": 4,
         "large get": 2,
     },
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
@@ -616,10 +616,10 @@ ROUND_TRIPS = {
     "loco": {
         "get": 1,
         "miss": 1,
-        "insert": 5,
+        "insert": 3,
         "update": 2,
         "put": 2,
-        "delete": 4,
+        "delete": 2,
         "large get": 3,
     },
     "rtx-sherman": {
@@ -669,12 +669,12 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
-    # two rows of 8 entries; the owner and the state of the journal
+    # two rows of 8 entries
     "rcuckoo": {
         "get": 2 * ROW,
         "miss": 2 * ROW + 16,
         "large get": 2 * ROW + 4096 + 20_000,
-        "update": 2 * ROW + 16,
+        "update": 2 * ROW,
     },
     # the tracker's position, and an entry; holding the lock, the journal's intent, too
     "loco": {
@@ -709,18 +709,19 @@ BYTES_WRITTEN = {
     "fusee-cr": _WRITTEN,
     "fusee-nc": _WRITTEN,
     "clover": {"get": 0, "miss": 0, "insert": 40 + 4, "update": 40 + 4, "delete": 0},
-    "swarm": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 37 + 64, "update": 32 + 8, "delete": 0},
+    "swarm": {"get": 0, "miss": 0, "insert": 40 + 8 * 37 + 64, "update": 32 + 8, "delete": 0},
     "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 22, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
-    # journal: group, states, step and redo image; entry, version and CRC
-    "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 72 + 2 * ENTRY + 16)
+    # journal: lock and state, step, redo image and state; entry, version and CRC
+    "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 16 + 24 + 2 * ENTRY + 16)
     | {"get": 0, "miss": 0},
-    # checksum, sizes, link, key and a word of value; of an update, twice; states; the journal
+    # checksum, sizes, link, key and a word of value; of an update, twice; states; the journal; the
+    # message and the position
     "loco": {
         **dict.fromkeys(("get", "miss"), 0),
-        "insert": 8 * 8 + 8 + 3 * 8,
+        "insert": 8 * 8 + 8 + 3 * 8 + 2 * 8,
         "update": 2 * 8 * 8 + 3 * 8,
-        "delete": 2 * 8 + 3 * 8,
+        "delete": 2 * 8 + 3 * 8 + 2 * 8,
     },
     # a node, without a log
     # a leaf that is locked early has the state of the lock written before

@@ -16,7 +16,7 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.sherman.layout import COUNT_SHIFT, EXTENT, SHAPE, SLOTS, VALUE_SHIFT
 from limpet.stores.swarm.layout import GUESSED, TIME_MAX, VERIFIED
-from limpet.stores.swarm.words import tuple_word
+from limpet.stores.swarm.register import tuple_word
 from limpet.stores.transactions.layout import LOCKED
 
 HUGE = [1 << 61, (1 << 61) - 1, 1 << 60, (1 << 63) - 1]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+import limpet
 
 NODES = 4
 SCOPES = ("background", "control")
@@ -59,6 +63,62 @@ def test_exchanges_of_baselines_are_their_round_trips(pools: Any, kind: str) -> 
         assert costs(store, lambda key=key: store.update(key, b"1")) == (update, update)
         assert costs(store, lambda key=key: store.delete(key)) == (delete, delete)
     assert costs(store, lambda: store.insert(b"new", b"1")) == (insert, insert)
+
+
+def test_exchanges_of_loco_are_its_round_trips(pools: Any) -> None:
+    store = pools(nodes=2).store("loco", name="test", capacity=300)
+    for number in range(60):
+        store.put(b"warm-%d" % number, b"0")
+    assert costs(store, lambda: store.get(b"warm-1")) == (1, 1)
+    assert costs(store, lambda: store.get(b"none")) == (1, 1)
+    assert costs(store, lambda: store.insert(b"k", b"1")) == (3, 3)
+    assert costs(store, lambda: store.update(b"k", b"2")) == (2, 2)
+    assert costs(store, lambda: store.put(b"k", b"3")) == (2, 2)
+    assert costs(store, lambda: store.get_many([b"warm-%d" % n for n in range(32)])) == (1, 1)
+    assert costs(store, lambda: store.delete(b"k")) == (2, 2)
+
+
+def test_a_client_of_loco_reads_what_others_announced_in_one_exchange(pools: Any) -> None:
+    """Of the inserts and deletes of others, those under the lock of its key, and no others."""
+    pool = pools(nodes=1)
+    store = pool.store("loco", name="test", capacity=300, locks=1, tracker=64)
+    late = pools.again(pool).store("loco", name="test")
+    assert late.get(b"k") is None
+    for number in range(15):
+        store.insert(b"%d" % number, b"1")
+    before = late.stats()["background"]["exchanges"]
+    assert late.get(b"14") == b"1"
+    assert late.stats()["background"]["exchanges"] - before == 1
+
+
+def test_exchanges_of_rcuckoo_are_its_round_trips(pools: Any) -> None:
+    """Also of a batch with missing keys and extents, of a swap, and of an insert with a path."""
+    store = pools(nodes=2).store("rcuckoo", name="test", capacity=300, rows_per_lock=1)
+    keys = [b"warm-%d" % number for number in range(60)]
+    for number, key in enumerate(keys):
+        store.put(key, bytes(20 + 80 * (number % 3)))
+    assert costs(store, lambda: store.get(keys[0])) == (1, 1)
+    assert costs(store, lambda: store.get(b"none")) == (2, 2)
+    assert costs(store, lambda: store.insert(b"k", b"1")) == (2, 2)
+    assert costs(store, lambda: store.update(b"k", b"2")) == (2, 2)
+    assert costs(store, lambda: store.swap(b"k", b"2", b"3")) == (2, 2)
+    assert costs(store, lambda: store.put(b"k", bytes(100))) == (2, 2)
+    assert costs(store, lambda: store.get(b"k")) == (3, 3)
+    assert costs(store, lambda: store.get(b"k")) == (2, 2)
+    assert costs(store, lambda: store.swap(b"k", bytes(100), b"4")) == (3, 3)
+    assert costs(store, lambda: store.delete(b"k")) == (2, 2)
+    assert costs(store, lambda: store.get_many([*keys[:30], b"none"])) == (2, 2)
+    assert costs(store, lambda: store.get_many(keys[:30:3])) == (1, 1)
+    assert costs(store, lambda: store.put_many([(key, b"1") for key in keys[:30]])) == (60, 60)
+    trips, exchanges = costs(store, lambda: fill(store))
+    assert trips == exchanges
+    store.check()
+
+
+def fill(store: Any) -> None:
+    with contextlib.suppress(limpet.StoreFull):
+        for number in itertools.count():
+            store.insert(b"%d" % number, b"v")
 
 
 TREES = {"rtx-sherman": (2, 4, 3), "sherman": (1, 2, 2), "dtx-sherman": (1, 4, 4)}

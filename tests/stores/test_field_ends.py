@@ -58,8 +58,7 @@ GOES_OVER_THE_END = {
     "tasks: turn": "test_counts_of_lost_elements_and_turns_wrap",
     "barrier: round": "test_rounds_of_a_barrier_wrap",
     "barrier: regroupings of a round": "test_regroupings_of_a_round_wrap",
-    "kvstore tracker: lap": "test_laps_of_a_tracker_and_sequences_of_journals_wrap",
-    "kvstore journal: sequence": "test_laps_of_a_tracker_and_sequences_of_journals_wrap",
+    "kvstore journal: sequence": "test_sequences_of_journals_wrap",
 }
 
 

@@ -311,3 +311,28 @@ def test_a_store_that_survives_beside_one_that_does_not(filled: Callable[..., An
     _all_there(store)
     audit = store.pool.audit()
     assert audit["leaked"] == audit["held"] == 0
+
+
+@pytest.mark.parametrize("kind", ["fusee", "swarm", "dm-abd"])
+def test_a_store_without_replicas_serves_its_other_nodes_after_a_replacement(
+    pools: Any, kind: str
+) -> None:
+    pool = pools(nodes=2)
+    store = pool.store(kind, name="test", replicas=1)
+    pool.fail_node(0)
+    pool.replace_node(0)
+    again = pools.again(pool)
+    for handle in (store, again.store(kind, name="test")):
+        lost, served = set(), 0
+        for number in range(20):
+            key = b"%d" % number
+            try:
+                handle.put(key, b"value")
+            except limpet.NodeFailed as error:
+                lost.add(error.node)
+                continue
+            served += handle.get(key) == b"value"
+        assert lost == {0}
+        assert served
+    pool.drop("test")
+    assert pool.audit()["leaked"] == 0

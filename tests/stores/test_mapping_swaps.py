@@ -13,13 +13,13 @@ from kit.processes import gather
 import limpet
 from limpet.stores.registry import KINDS
 
-SWAPPING = ("race", "rtx-race", "rtx-sherman", "rcuckoo", "loco")
+SWAPPING = ("race", "rtx-race", "rtx-sherman", "fusee", "fusee-cr", "fusee-nc", "rcuckoo", "loco")
 pytestmark = pytest.mark.exhaustive_in_pure("each kind runs the same lines", quick=["race"])
 
 
 @pytest.fixture(params=SWAPPING)
 def mapping(request: Any, pools: Any) -> Any:
-    pool = pools(node_size="4MiB", clients=16)
+    pool = pools(nodes=3, node_size="4MiB", clients=16)
     return pool.dict("d", store=request.param)
 
 
@@ -33,6 +33,24 @@ def test_update_with_loses_no_update_of_any_process(mapping: Any) -> None:
 
     gather(add, add, add)
     assert mapping["n"] == 300
+
+
+def test_a_put_is_not_lost_to_a_swap_that_read_the_value_before_it(mapping: Any) -> None:
+    """A put may count as overwritten only if the change that overtook it was blind."""
+    mapping["k"] = [0]
+
+    def mark() -> Any:
+        for number in range(300):
+            mapping.update_with("k", lambda found, number=number: [found[0], number])
+        return True
+
+    def put() -> Any:
+        for number in range(1, 300):
+            mapping["k"] = [number]
+            assert mapping["k"][0] == number
+        return True
+
+    gather(mark, mark, put)
 
 
 def test_update_with_begins_with_the_default(mapping: Any) -> None:
@@ -98,7 +116,7 @@ def test_popitem_gives_each_entry_once(mapping: Any) -> None:
 def test_swap_that_is_killed_happened_or_did_not(pools: Any) -> None:
     from kit.processes import dies_at
 
-    pool = pools(node_size="4MiB", clients=16)
+    pool = pools(nodes=3, node_size="4MiB", clients=16)
     mapping = pool.dict("d", codec="bytes")
     fuse, died = 0, True
     while died:
@@ -117,7 +135,9 @@ def test_swap_that_is_killed_happened_or_did_not(pools: Any) -> None:
 def test_kind_without_the_step_says_so(pools: Any, kind: str) -> None:
     mapping = pools(node_size="8MiB", nodes=3).dict("d", store=kind, codec="bytes")
     mapping[b"k"] = b"1"
-    with pytest.raises(limpet.StoreError, match="race, rtx-race, rtx-sherman, rcuckoo and loco do"):
+    with pytest.raises(
+        limpet.StoreError, match="race, rtx-race, rtx-sherman, fusee, rcuckoo and loco do"
+    ):
         mapping.compare_and_set(b"k", b"1", b"2")
     assert mapping.setdefault(b"k", b"3") == b"1"
     assert mapping.pop(b"k") == b"1"

@@ -233,6 +233,23 @@ def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
     assert met > 5  # two words of header, the key, five of the value
 
 
+def test_a_redo_copy_that_was_damaged_is_given_up(store: Any) -> None:
+    """Written in place, it would get a checksum of its own."""
+    found_then = {OLD: 0, None: 0, NEW: 0}
+    for _ in until_redo(store, die):
+        store.endpoint.write((lock_and_redo(store)[1] & (1 << 48) - 1) + 32, b"damaged!")
+        store.recover()
+        assert lock_and_redo(store) == (0, 0)
+        assert store.pool.audit()["leaked"] == 0
+        found = None
+        with contextlib.suppress(limpet.StoreCorrupt):
+            found = store.get(b"k")
+        found_then[found] += 1
+        store.put(b"k", OLD)
+        sound(store)
+    assert all(found_then.values())  # killed before, while and after it was written in place
+
+
 @pytest.mark.exhaustive("every step")
 def test_a_reader_finishes_for_a_dead_writer(store: Any) -> None:
     for _ in until_redo(store, die):

@@ -65,6 +65,28 @@ def test_one_that_is_too_large_or_finds_no_memory_is_refused(pools: Any) -> None
     assert all(len(item) == 900_000 for item in everything(q))
 
 
+def test_error_of_a_full_pool_names_the_queue_and_what_is_kept(pools: Any) -> None:
+    pool = pools(node_size="1MiB")
+    store = pool.store("race", name="s", capacity=10)
+    with pytest.raises(limpet.StoreFull, match="and 3 are kept for updates"):
+        store.put_many([(b"%d" % number, bytes(2000)) for number in range(1000)])
+    with pytest.raises(
+        limpet.StoreFull, match="no memory for the channel 'jobs': node 0 has"
+    ) as it:
+        pool.queue("jobs", maxsize=200)
+    assert pool.url in str(it.value)
+    assert str(it.value).count(pool.url) == 1
+
+
+def test_error_of_a_full_pool_speaks_of_what_is_kept_only_where_something_is(pools: Any) -> None:
+    pool = pools(nodes=3, node_size="256KiB")  # 12 blocks
+    for kind, words in (("swarm", "and 1 are kept for"), ("race", "are free. Delete")):
+        store = pool.store(kind, name="s", capacity=10)
+        with pytest.raises(limpet.StoreFull, match=words):
+            store.put_many([(b"%d" % number, bytes(1000)) for number in range(1000)])
+        pool.drop("s")
+
+
 def test_one_that_does_not_fit_into_the_pool_is_not_made_in_part(pools: Any) -> None:
     pool = pools(node_size="2MiB")
     with pytest.raises(limpet.ValueTooLarge, match="shorter"):

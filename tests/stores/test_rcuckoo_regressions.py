@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kit.cuckoo import Clients
-from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
+from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on
 
 import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.core.status import AGAIN, PUT
 from limpet.stores.rcuckoo.check import RcuckooCheck
-from limpet.stores.rcuckoo.layout import JOURNALS, LOOKS_MAX, STATE
+from limpet.stores.rcuckoo.layout import LOOKS_MAX, STATE
 from limpet.stores.rcuckoo.repair import Repair
-
-
-def _is_dead(beholder: Any, *dead: Any) -> None:
-    """To this client, those are dead."""
-    slots = {puppet.pool.client.ident >> INCARNATION_BITS for puppet in dead}
-    known = beholder.pool.membership.dead
-    beholder.pool.membership.dead = lambda slot, word: slot in slots or known(slot, word)
-
-
-def test_a_living_clients_lock_is_not_taken_for_a_dead_ones(pools: Any) -> None:
-    pool = pools(nodes=1)
-    store = pool.store("rcuckoo", name="test", capacity=400, rows_per_lock=1, locks_per_message=1)
-    places: dict[bytes, tuple[int, int]] = {}
-    for number in range(400):
-        key = b"%d" % number
-        store.get(key)
-        places[key] = (
-            store.lookup.locks.lock_of(store.found.first),
-            store.lookup.locks.lock_of(store.found.second),
-        )
-    # c takes `shared` second; d and e take it first
-    c_key, shared = next(
-        (k, max(p))
-        for k, p in places.items()
-        if any(min(q) == max(p) for j, q in places.items() if j != k)
-    )
-    d_key = next(k for k, p in places.items() if min(p) == shared)
-    dead, living, late, repairer = (Puppet(pools, pool.url, "rcuckoo") for _ in range(4))
-    _is_dead(repairer, dead)
-    store.put(c_key, b"c")
-    store.put(d_key, b"d")
-    word = store.lookup.tables[0] + store.lookup.locks_at + (shared >> 6 << 3)
-    bit = 1 << (shared & 63)
-
-    sweep = functools.partial(repairer.pool.exclusively, repairer.pool.membership.sweep)
-    assert not dead.begin(functools.partial(dead.store.update, d_key, b"dead"), verb_on("mcas", 0))
-    assert not living.begin(functools.partial(living.store.update, c_key, b"C"), verb_on("mcas", 0))
-    assert not repairer.begin(sweep, verb_on_address("load", word))
-    assert not living.go(verb_on("mcas", 0, 2))  # it has both locks
-    assert pool.endpoint.load(word) & bit
-    assert not repairer.go(verb_on_address("load", SLOTS_USED))
-    assert not living.go(verb_on("mcas", 0, 1))  # it is about to give back the first
-    assert not pool.endpoint.load(word) & bit
-    stopped = not repairer.go(verb_on_address("mcas", word))
-    assert living.go()
-    assert not late.begin(
-        functools.partial(late.store.update, d_key, b"late"), verb_on("read_words", 0)
-    )
-    assert pool.endpoint.load(word) & bit  # it has the lock
-    if stopped:
-        repairer.go()
-    still = pool.endpoint.load(word) & bit
-    assert late.go()
-    assert still
 
 
 class _Endpoint(PuppetEndpoint):
@@ -91,19 +36,18 @@ class _Pool(PuppetPool):
 
 
 def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
-    """Both keys' rows and another key's path are in more groups than there is room for."""
-    one = {"rows_per_lock": 1, "locks_per_message": 1}
+    """Both keys' rows and another key's path have more locks than there is room for."""
     pool = pools(nodes=1)
-    pool.store("rcuckoo", name="test", capacity=4000, depth=6, **one)
+    pool.store("rcuckoo", name="test", capacity=4000, depth=6, rows_per_lock=1)
     pool = pools.keep(_Pool.open(pool.url))
     store = pool.store("rcuckoo", name="test")
     go, waits, done = threading.Event(), threading.Event(), threading.Event()
     planner = threading.get_ident()
-    groups: list[int] = []
+    counts: list[int] = []
 
     def put() -> None:
         store.put(b"1", b"w")
-        groups.append(store.lookup.locks.count)
+        counts.append(store.lookup.locks.count)
         done.set()
 
     def hook() -> None:
@@ -129,7 +73,7 @@ def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
     finally:
         go.set()
         other.join()
-    assert groups == [2]
+    assert counts == [2]
     store.check()
 
 
@@ -164,10 +108,8 @@ def test_an_iterator_does_not_say_damaged_of_a_row_whose_writer_went_on(
     clients = Clients(pools, 2)
     writer, reader = clients.puppets
     key = clients.key(4)
-    torn = verb_on("write_words", 0, 3)
-    assert not writer.begin(lambda: writer.store.update(key, b"new"), torn)
-    at_lock = verb_on_address("load", clients.locks)
-    assert not reader.begin(lambda: list(reader.store), at_lock)
+    assert not writer.begin(lambda: writer.store.update(key, b"new"), clients.writes(2))
+    assert not reader.begin(lambda: list(reader.store), clients.looks())
     assert writer.go()
     assert reader.go()
     assert reader.result == [key]
@@ -182,23 +124,8 @@ def test_a_key_that_is_twice_in_a_row_is_found_by_check(pools: Any) -> None:
     rows = store.lookup.rows
     rows.read(0, store.found.first)
     rows.put_inline(0, 5, rows.header(0, 0) >> 56, b"k", b"w")
-    rows.write(0, store.found.first, 5, rows.version(0) + 1)
+    rows.post_write(0, store.found.first, 5, rows.version(0) + 1)
     with pytest.raises(limpet.StoreCorrupt, match="twice"):
-        store.check()
-
-
-def test_a_lock_of_a_client_that_there_is_not_is_found_by_check(pools: Any) -> None:
-    pool = pools(nodes=1)
-    store = pool.store("rcuckoo", name="test", capacity=200)
-    store.put(b"k", b"v")
-    store.check()
-    store.lookup.locks.wait_for(store.found.first)
-    word, bits = store.lookup.locks.busy, store.lookup.locks.busy_bits
-    journal = store.lookup.journal.at
-    for offset, value in ((0, pool.client.ident + 1), (16, word), (24, bits), (8, 1 << 16 | 33)):
-        pool.endpoint.store(journal + offset, value)
-    pool.endpoint.fetch_or(word, bits)
-    with pytest.raises(limpet.StoreCorrupt, match="no client says"):
         store.check()
 
 
@@ -233,25 +160,41 @@ def test_a_cache_of_more_rows_than_there_are(pools: Any) -> None:
 
 
 @pytest.mark.exhaustive("waits for what hangs")
-def test_writers_say_that_a_lock_is_of_nobody(pools: Any) -> None:
+@pytest.mark.parametrize("holder", [7, 3 << INCARNATION_BITS | 5, (1 << 64) - 1])
+def test_writers_say_that_a_lock_is_of_nobody(pools: Any, holder: int) -> None:
     store = pools().store("rcuckoo", name="test", capacity=1)
     store.put(b"key", b"value")
     word = store.lookup.tables[0] + store.lookup.locks_at
-    store.endpoint.store(word, 1)
+    store.endpoint.store(word, holder)
     with pytest.raises(limpet.StoreCorrupt, match="no client says"):
         store.put(b"key", b"other")
     assert store.get(b"key") == b"value"
 
 
-@pytest.mark.parametrize("state", [1 << 16 | 9 << 5 | 9, 1 << 16 | 1 << 5 | 1, 1 << 16 | 15 << 5])
+def test_a_client_waits_for_its_own_dead_incarnation(pools: Any) -> None:
+    """Its slot has a new client, whose id is another one."""
+    clients = Clients(pools, 1)
+    key = clients.key(3)
+    clients.die(clients.holds(), lambda store: store.update(key, b"new"))
+    dead = clients.dead()
+    clients.pool.recover()
+    successor = clients.newcomer()
+    assert successor.pool.client_id >> INCARNATION_BITS in dead
+    successor.store.update(key, b"newer")
+    assert clients.store.get(key) == b"newer"
+    clients.sound()
+
+
+@pytest.mark.parametrize("state", [1 << 8 | 15, 1 << 8 | 1, 1 << 8 | 15 << 4])
 def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
-    """Too many groups; a lock that is outside of the table; a number of groups that cannot be."""
+    """Too many locks; one that is outside of the table; too many rows of a path."""
     store = pools().store("rcuckoo", name="test", capacity=1)
     store.put(b"key", b"value")
-    journal = store.lookup.tables[0] + JOURNALS + 3 * store.lookup.journal_size
+    journal = store.lookup.tables[0] + 3 * store.lookup.journal_size
     store.pool.endpoint.store(SLOTS_USED, 4)
     store.endpoint.store(journal + STATE, state)
-    store.endpoint.store(store.lookup.tables[0] + store.lookup.locks_at, 1)
+    holder = 3 << INCARNATION_BITS | 1
+    store.endpoint.store(store.lookup.tables[0] + store.lookup.locks_at, holder)
     with pytest.raises(limpet.StoreCorrupt, match="journal"):
         store.put(b"key", b"other")
     assert store.get(b"key") == b"value"
@@ -260,9 +203,10 @@ def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
 def test_a_client_with_a_damaged_journal_is_recovered(pools: Any) -> None:
     clients = Clients(pools, 0)
     store, key = clients.store, clients.key(3)
-    clients.die(verb_on("write_words"), lambda remotely_fenced: remotely_fenced.update(key, b"new"))
-    (journal,) = (look.at for look in Repair(store, clients.table).looks())
-    store.endpoint.store(journal + STATE, 1 << 16 | 15 << 5)
+    clients.die(clients.holds(), lambda remotely_fenced: remotely_fenced.update(key, b"new"))
+    repair = Repair(store, clients.table)
+    journal = repair.journal_of(store.endpoint.load(clients.locks[3]))
+    store.endpoint.store(journal + STATE, 1 << 8 | 15)
     assert len(clients.pool.recover()["clients"]) == 1
     assert clients.pool.audit()["held"] == 0
     with pytest.raises(limpet.StoreCorrupt, match="journal"):
@@ -276,9 +220,8 @@ def test_the_word_of_locks_says_in_which_table_a_thread_waits(pools: Any) -> Non
     store.put(b"k", b"v")
     table = store.found.table
     holder = Puppet(pools, pool.url, "rcuckoo")
-    assert not holder.begin(
-        lambda: holder.store.update(b"k", b"new"), verb_on("write_words", table)
-    )
+    writes = verb_on("write_words", table, 2)
+    assert not holder.begin(lambda: holder.store.update(b"k", b"new"), writes)
     store.client.enter()
     try:
         assert store._change_once(b"k", b"late", 0, PUT, 0, 0, None) == AGAIN

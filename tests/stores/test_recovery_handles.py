@@ -40,7 +40,8 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_recovery_makes_one_handle_without_a_cache(
     pools: Any, kind: str, handles: list[Any]
 ) -> None:
-    pool = pools(nodes=3, node_size="4MiB")
+    # In a pool of several hosts an insert of every kind has two objects for an instant.
+    pool = pools(nodes=3, node_size="4MiB", multi_host=True)
     store = pool.store(kind, name="test", capacity=300)
     store.put(b"k", b"value")
 
@@ -55,7 +56,9 @@ def test_a_recovery_makes_one_handle_without_a_cache(
         os.kill(os.getpid(), signal.SIGKILL)
 
     seen = set()
-    for fuse in range(1, 274, 7):
+    for fuse in (step for first in range(1, 8) for step in range(first, 274, 7)):
+        if fuse < 8 and len(seen) > 2:
+            break
         with pytest.raises(AssertionError, match="-9"):
             gather(lambda fuse=fuse: killed(fuse))
         (dead,) = [

@@ -19,7 +19,7 @@ from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
 from limpet.stores.core.object_layout import POINTER
 from limpet.stores.core.records import is_vacant, vacant_word
 from limpet.stores.race.layout import SPLIT, UNSET
-from limpet.stores.rcuckoo.layout import JOURNALS, SEQUENCE_SHIFT, STATE
+from limpet.stores.rcuckoo.layout import SEQUENCE_SHIFT, STATE
 from limpet.stores.transactions.layout import OBJECT_SIZE
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
@@ -246,11 +246,10 @@ def test_rcuckoo_goes_on_where_the_sequence_of_a_journal_begins_anew(pools: Any)
     other = pools.again(pool).store("rcuckoo", name="test")
     slot = pool.client.ident >> INCARNATION_BITS
     sequence = (1 << 64 - SEQUENCE_SHIFT) - 20
-    journals = [
-        table + JOURNALS + slot * store.lookup.journal_size for table in store.lookup.tables
-    ]
+    journals = [table + slot * store.lookup.journal_size for table in store.lookup.tables]
     for journal in journals:
         pool.endpoint.store(journal + STATE, sequence << SEQUENCE_SHIFT)
+    store.forget()  # so that it reads the states again
     work(store)
     work(other)
     work(store)

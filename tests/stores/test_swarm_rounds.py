@@ -20,7 +20,7 @@ from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.swarm.registers import area_of
+from limpet.stores.swarm.register import area_of
 
 pytestmark = pytest.mark.exhaustive_in_pure(
     "the same lines as compiled, and slower", quick=["test_round_trips_without_conflict"]
@@ -39,10 +39,11 @@ HOUR_US = 3_600_000_000
 
 
 def warm(store: Any) -> Any:
-    """Have memory at hand on every node."""
+    """Have memory at hand on every node, for registers and for buffers."""
     for number in range(24):
         for size in (1, 20, 120):
             store.put(b"warm-%d" % number, bytes(size))
+            store.update(b"warm-%d" % number, bytes(size))
             store.delete(b"warm-%d" % number)
     return store
 
@@ -75,7 +76,7 @@ REPLICAS = pytest.mark.parametrize("replicas", [1, 3, 5, 7] if COMPILED else [1,
 @ALL_REPLICAS
 def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
     """1 where the place is remembered. An insert without backups of the slot decides by one CAS."""
-    pool = pools(nodes=NODES)
+    pool = pools(nodes=NODES, node_size="4MiB")  # so that memory is not short
     # so few subtables that both handles know those of all keys
     store = warm(pool.store("swarm", name="test", capacity=300, groups=8, replicas=replicas))
     cold = warm(pools.again(pool).store("swarm", name="test"))
@@ -123,18 +124,19 @@ def test_each_mechanism_saves_a_round_trip(pools: Any, guess: bool, in_place: bo
 
 @ALL_REPLICAS
 def test_round_trips_of_a_delete(pools: Any, replicas: int) -> None:
-    """Both buckets, the register, the tombstone, and 3 for the slot.
+    """Both buckets, the register, the tombstone, and 3 for the slot; buckets and register are one
+    where the place is remembered.
 
     Without backups: both buckets, the register, the tombstone; the log entry, the slot.
     """
     pool = pools(nodes=NODES)
     store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
     cold = warm(pools.again(pool).store("swarm", name="test"))
-    for client in (store, cold):
+    for client, looks in ((store, 0), (cold, 1)):
         store.put(b"k", b"1")
         store.update(b"k", b"2")
         deleted = round_trips(client, lambda c=client: c.delete(b"k"))  # type: ignore[misc]
-        assert deleted == (6 if replicas > 1 else 5)
+        assert deleted == looks + (5 if replicas > 1 else 4)
         assert get_trips(cold, b"k", None) <= 2
     sound(store)
 
@@ -378,20 +380,22 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         # at each replica the word in M; then VERIFIED at each
         there = number - 1
         value = b"new" if there else b"2"
+        again = 1  # a get without a pin, which meets the change and begins again
         first = get_trips(store, b"k", value)
         if there == 0:
             assert first == 1
         elif there < majority:
             # read; our row; pointer, value, copy; value; read, TRYLOCK
-            assert first == 8
+            assert first == again + 8
         elif there == majority:
-            assert first == 5  # read, pointer, value; read, TRYLOCK
+            assert first == again + 5  # read, pointer, value; read, TRYLOCK
         else:
-            assert first <= 3  # VERIFIED, and perhaps not in place yet
+            assert first <= again + 3  # VERIFIED, and perhaps not in place yet
         assert get_trips(store, b"k", value) == 1
         assert update_trips(store, b"k", b"other") == 1  # the second get has read the row
         assert writer.go()
-        assert get_trips(store, b"k", b"other") <= 3  # it may have put its own value in place
+        # The writer may have put its own value in place: a get without a pin begins again.
+        assert get_trips(store, b"k", b"other") <= 4
         assert get_trips(store, b"k", b"other") == 1
         sound(store)
         pools.destroy()
@@ -795,7 +799,7 @@ def test_a_client_without_a_number_reads_what_is_at_a_minority(pools: Any, numbe
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_a_row_has_two_buffers_or_one_while_blocks_are_short(pools: Any, short: bool) -> None:
+def test_a_row_has_two_buffers_or_none_while_blocks_are_short(pools: Any, short: bool) -> None:
     """Of a key that is written on and on."""
     pool = pools(nodes=3, node_size="1MiB")
     store = pool.store("swarm", name="test", capacity=20)
@@ -810,7 +814,7 @@ def test_a_row_has_two_buffers_or_one_while_blocks_are_short(pools: Any, short: 
     (reference,) = store.slots_taken()
     recycling = store.register.recycling
     assert recycling.visit(reference)
-    assert len(recycling.buffers_named()) == (1 if short else 2)
+    assert len(recycling.buffers_named()) == (0 if short else 2)
     assert store.get(b"k") == b"39"
     store.check()
     assert pool.audit()["leaked"] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ import limpet
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.endpoint.layout import HOLDS, NODE_SHIFT
 from limpet.shm.endpoint.slots import RECORDS_COUNT
+from limpet.stores.core import keeper as keepers
+from limpet.stores.core.keeper import Keeper
 from limpet.stores.registry import KINDS, store_class
 
 ROUNDS = 40 if limpet.build == "compiled" else 8
@@ -201,18 +204,323 @@ def test_a_view_is_for_one_block_at_a_time(store: Any) -> None:
     checked(store)
 
 
-def test_a_handle_holds_only_so_many(store: Any) -> None:
-    store.put(b"k", b"v" * 100)
-    blocks = [store.view(b"k") for _ in range(RECORDS_COUNT)]
+def test_a_handle_has_as_many_views_as_are_asked_for(store: Any, other: Any) -> None:
+    keys = [b"%d" % number for number in range(2 * RECORDS_COUNT + 3)]
+    for key in keys:
+        store.put(key, key * 50)
+    blocks = [store.view(key) for key in keys]
+    seen = [block.__enter__() for block in blocks]
+    for key in keys:
+        other.update(key, b"new" * 50)
+    churn(other, 150)
+    assert seen == [key * 50 for key in keys]
+    with pytest.raises(BufferError, match="still in use"), store.view(keys[0]) as last:
+        kept = last[1:]
+    assert kept == b"ew" + b"new" * 49
+    kept.release()
     for block in blocks:
-        assert block.__enter__() == b"v" * 100
-    with pytest.raises(limpet.ClientError, match="viewed or reserved"), store.view(b"k"):
+        block.__exit__(None, None, None)
+    with pytest.raises(ValueError, match="released"):
+        seen[-1][0]
+    del seen, last, kept, blocks
+    assert store.pool.audit()["held"] == 0
+    checked(store)
+
+
+def test_a_handle_reserves_only_so_many(store: Any) -> None:
+    if store.replicas > 1:
+        pytest.skip("what it reserves is memory of the process")
+    blocks = [store.reserve(b"k", 10) for _ in range(RECORDS_COUNT)]
+    for block in blocks:
+        block.__enter__()
+    with pytest.raises(limpet.ClientError, match="viewed or reserved"), store.reserve(b"k", 10):
         pass
     with pytest.raises(limpet.ClientError, match="end those blocks"):
         store.pool.close()
     for block in blocks:
         block.__exit__(None, None, None)
     checked(store)
+
+
+# ---- views without a block -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("change", ["update", "delete", "drop"])
+def test_a_memoryview_keeps_its_value_until_it_is_collected(
+    store: Any, other: Any, size: int, change: str
+) -> None:
+    value = value_of(size)
+    store.put(b"k", value)
+    seen, nothing, again = store.view_many([b"k", b"missing", bytearray(b"k")])
+    assert nothing is None
+    assert seen.readonly
+    assert seen.format == "B"
+    if change == "drop":
+        other.pool.drop("v")
+        other = other.pool.store(other.kind, name="w", capacity=200)
+    else:
+        other.put(b"k", value_of(size, 2)) if change == "update" else other.delete(b"k")
+    churn(other, size)
+    assert seen == again == value
+    array = np.frombuffer(seen[size // 3 :], np.uint8) if size else None
+    seen.release()
+    del seen, again
+    churn(other, size)
+    if array is not None:
+        assert bytes(array) == value[size // 3 :]
+        assert other.pool.audit()["held"] > 0
+    del array
+    assert other.pool.audit()["held"] == 0
+    checked(other)
+
+
+def test_a_memoryview_outlives_the_handle_of_its_pool(store: Any, other: Any) -> None:
+    store.put(b"k", b"v" * 5000)
+    seen = store.view(b"k").memory()
+    store.pool.close()
+    other.update(b"k", b"w")
+    churn(other, 5000)
+    assert seen == b"v" * 5000
+    del seen
+    assert other.pool.audit()["held"] == 0
+    sound(other)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_value_that_is_replaced_before_a_keeper_has_it_is_kept(
+    store: Any, other: Any, monkeypatch: pytest.MonkeyPatch, bad: bool
+) -> None:
+    """With `bad`, no keeper takes a record."""
+    hold = Keeper.hold
+
+    def late(self: Keeper, reference: int) -> None:
+        other.update(b"k", b"new" * 700)
+        churn(other, 2100)
+        if not bad:
+            hold(self, reference)
+
+    def drop(self: Keeper, reference: int) -> None:
+        pass
+
+    monkeypatch.setattr(Keeper, "hold", late)
+    if bad:
+        monkeypatch.setattr(Keeper, "drop", drop)
+    store.put(b"k", b"old" * 700)
+    seen = store.view(b"k").memory()
+    churn(store, 2100)
+    churn(other, 2100)
+    assert (other.pool.audit()["held"] > 0) is not bad
+    assert bad or seen == b"old" * 700
+    del seen
+    assert other.pool.audit()["held"] == 0
+
+
+def test_more_values_than_keepers_can_have_are_copies(
+    store: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "CLIENTS_SHARE", 1 << 20)
+    keys = [b"%d" % number for number in range(2 * RECORDS_COUNT)]
+    for key in keys:
+        store.put(key, key * 50)
+    seen = store.view_many(keys)
+    assert len(store.pool.keepers.all) == 1
+    with store.view(keys[0]) as first:
+        assert first == keys[0] * 50
+    for key in keys:
+        other.update(key, b"new" * 50)
+    churn(other, 150)
+    assert seen == [key * 50 for key in keys]
+    del seen, first
+    checked(store)
+
+
+def test_a_pool_without_a_slot_for_a_keeper_gives_copies(pools: Any) -> None:
+    pool = pools(node_size="8MiB", clients=2)  # one slot is kept
+    store = pool.store("race", name="v", capacity=20)
+    store.put(b"k", b"v" * 100)
+    assert store.view(b"k").memory() == b"v" * 100
+    checked(store)
+
+
+def test_a_forked_child_has_the_memoryviews_of_its_parent_by_records_of_its_own(
+    store: Any, other: Any
+) -> None:
+    value = value_of(5000)
+    store.put(b"k", value)
+    seen = store.view(b"k").memory()
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(ready[0])
+            os.close(go[1])
+            os.close(ready[1])
+            os.read(go[0], 1)
+            status = 0 if seen == value else 2
+        finally:
+            os._exit(status)
+    os.close(ready[1])
+    os.read(ready[0], 1)
+    del seen
+    other.update(b"k", b"new")
+    churn(other, 5000)
+    assert other.pool.audit()["held"] > 0
+    for end in (go[1], go[0], ready[0]):
+        os.close(end)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.recover()
+    sound(store)
+
+
+@pytest.mark.exhaustive_in_pure("every step", quick=["race-kee*"])
+@pytest.mark.parametrize("whose", ["handle", "keeper"])
+def test_a_process_that_is_killed_at_any_step_of_a_memoryview_leaves_nothing(
+    store: Any, whose: str
+) -> None:
+    url, step, value = store.pool.url, 0, b"old" * 700
+
+    def work() -> None:
+        with limpet.open(url) as pool:
+            mine = pool.store(store.kind, name="v")
+            del mine.view_many([b"k"])[:]  # opens the keeper
+            fused = pool if whose == "handle" else pool.keepers.all[0].pool
+            fused.endpoint.fuse = step
+            seen = mine.view(b"k").memory()
+            mine.update(b"k", b"new" * 700)
+            if seen != value:
+                os._exit(5)
+            del seen
+            fused.endpoint.fuse = 0
+
+    while True:
+        step += 1
+        store.put(b"k", value)
+        ended = in_child(work)
+        assert ended in (0, -signal.SIGKILL)
+        store.recover()
+        audit = store.pool.audit()
+        assert audit["leaked"] == audit["held"] == 0, (step, audit)
+        store.check()
+        if ended == 0:
+            break
+        if step > 60:
+            step += 12  # words of the value
+        assert step < 3000
+    assert step > 4
+
+
+def test_a_process_that_stands_still_with_memoryviews_keeps_these_alone(
+    store: Any, other: Any
+) -> None:
+    value = value_of(70_000)
+    store.put(b"k", value)
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = limpet.open(store.pool.url).store(store.kind, name="v")
+            seen = mine.view(b"k").memory()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0 if seen == value else 2)
+        finally:
+            os._exit(1)
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+    other.update(b"k", b"new")
+    churn(other, 70_000)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.recover()
+    assert sound(store)["held"] == 0
+
+
+def test_values_of_mappings_are_arrays_and_memoryviews_in_place(pools: Any) -> None:
+    pool = pools(nodes=2, node_size="8MiB")
+    arrays = pool.dict("arrays", codec="numpy")
+    for array in (
+        np.arange(24.0).reshape(4, 6),
+        np.asfortranarray(np.arange(6, dtype="<i2").reshape(2, 3)),
+        np.array([(1, 2.5)], dtype=[("a", "u1"), ("b", "f8")]),
+        np.zeros((0, 3), "f4"),
+        np.array(7),
+    ):
+        arrays["k"] = array
+        seen = arrays.view("k")
+        arrays["k"] = np.ones(1000)
+        assert (seen.dtype, seen.shape) == (array.dtype, array.shape)
+        assert seen.flags.f_contiguous == array.flags.f_contiguous
+        assert np.array_equal(seen, array)
+        assert array.size == 0 or not seen.flags.writeable
+        del seen
+    assert arrays.view("none") is None
+    assert arrays.view("none", 5) == 5
+    arrays.store.put(arrays.codec.encode_key("bad"), b"no array")
+    with pytest.raises(limpet.StoreCorrupt, match="numpy"):
+        arrays.view("bad")
+    texts = pool.dict("texts", codec="bytes")
+    texts[b"k"] = b"v" * 5000
+    seen = texts.view(b"k")
+    del texts[b"k"]
+    assert seen == b"v" * 5000
+    del seen
+    assert pool.audit()["held"] == 0
+    for codec in ("pickle", "str", "numpy+zlib"):
+        with pytest.raises(limpet.ParameterError, match="are decoded, so none is there in place"):
+            pool.dict(codec, codec=codec).view("k")
+    pool.dict("trees", store="rtx-sherman", codec="bytes")
+    with pytest.raises(limpet.StoreError, match="no values in place"):
+        pool.dict("trees", codec="bytes", store="rtx-sherman").view(b"k")
+
+
+def test_a_view_of_a_cache_is_a_hit_and_stays_when_the_entry_goes(pools: Any) -> None:
+    pool = pools(node_size="8MiB")
+    cache = pool.cache("c", max_items=10, max_bytes="1MiB", codec="bytes", policy="fifo")
+    cache.set(b"k", b"v" * 5000)
+    seen = cache.view(b"k")
+    assert seen == b"v" * 5000
+    assert cache.view(b"none") is None
+    assert cache.view(b"none", 3) == 3
+    stats = cache.stats()
+    assert (stats["hits"], stats["misses"]) == (1, 2)
+    for number in range(200):
+        cache.set(b"%d" % number, bytes([number]) * 5000)
+    assert b"k" not in cache
+    assert cache.view(b"k") is None
+    assert seen == b"v" * 5000
+    cache.set(b"short", b"lives" * 10, ttl=0.05)
+    short = cache.view(b"short")
+    time.sleep(0.06)
+    assert cache.view(b"short") is None
+    assert short == b"lives" * 10
+    cache.set(b"tagged", b"t" * 100, tags=["t"])
+    cache.invalidate("t")
+    assert cache.view(b"tagged") is None
+    with pytest.raises(limpet.StoreError, match="reserves no memory"):
+        cache.store.reserve(b"k", 10)
+    del seen, short
+    assert pool.audit()["held"] == 0
+    cache.check()
+    sound(cache.store)
+
+
+def test_arrow_buffers_are_made_of_memoryviews_without_a_copy(store: Any, other: Any) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    sink = arrow.BufferOutputStream()
+    table = arrow.table({"n": list(range(1000)), "text": [f"{n}" for n in range(1000)]})
+    with arrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    store.put(b"k", sink.getvalue().to_pybytes())
+    buffer = arrow.py_buffer(store.view(b"k").memory())
+    found = arrow.ipc.open_stream(buffer).read_all()
+    other.delete(b"k")
+    churn(other, buffer.size)
+    assert found.equals(table)
+    assert buffer.address <= found["n"].chunk(0).buffers()[1].address < buffer.address + buffer.size
+    del buffer, found
+    assert other.pool.audit()["held"] == 0
+
+
+# ---- reservations --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -90,7 +90,7 @@ class VersionPlace:
         )
 
     def ask(self, fd: int, command: int, kind: int, length: int) -> tuple[int, int]:
-        """`life_locks.request` about the bytes of this store."""
+        """`request` (liveness.py) about the bytes of this store."""
         return request(fd, command, kind, self.first, length)
 
 

@@ -39,7 +39,7 @@ has seen a chain there since its pin, or was given the row for the key.
 
 Collecting: a client takes a version that is not the newest off the front of its chain, or the last
 version off a chain that has ended (CAS of the head), and frees it. In the paper the metadata
-process does that. Here the metadata process only lists the chains that are due; every 64th update
+process does that. Here the metadata process only lists the chains that are due; every 64th change
 of a client asks for them and collects them, because only a client of the pool, which other clients
 can recover, may free memory. For each version, after it has seen that it is not the newest, the
 client counts `period` up. So a client that is pinned and finds `period` as it was when the version
@@ -204,7 +204,7 @@ class Clover(Chains):
 
     def _run(self, key: bytes, once: Callable[[], Any], size: int = 0, mode: int = INSERT) -> Any:
         """Make attempts at an operation until one has a result; that result."""
-        self.operations += 1
+        self._count(1, size > 0)
         attempt = full = 0
         while True:
             with self.client:

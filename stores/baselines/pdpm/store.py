@@ -155,7 +155,7 @@ class Pdpm(Buckets):
         mode: int = INSERT,
     ) -> Any:
         """Make attempts at an operation until one has a result; that result."""
-        self.operations += 1
+        self._count(1, size > 0)
         attempt = 0
         while True:
             with self.client:
@@ -342,17 +342,30 @@ class Pdpm(Buckets):
         return bool(self.membership.gone(holder, f"a lock of {self.name!r}"))
 
     def _finish(self, home: int) -> None:
-        """Write the value committed under this lock, which we hold, in place, and unlock."""
-        reference = self.endpoint.load(home + REDO)
+        """Write the value committed under this lock, which we hold, in place, and unlock.
+
+        A redo copy was whole when it was linked. If its checksum does not hold, its memory was
+        damaged, and it is given up: written in place it would get a checksum of its own. Its update
+        has not returned, and no reader has seen its value. The old pair is whole, or its readers
+        find that it is not.
+        """
+        redo = home + REDO
+        reference = self.endpoint.load(redo)
         if reference:
             self.objects.load(reference)
-            key, value = self.objects.key(), self.objects.value()
-            place = self._place(key)
-            self._read(place)
-            slot, word = self._match(place, key)
-            if not slot:
-                raise StoreCorrupt(f"{self.name}: a redo copy of {shown(key)}, which is not there")
-            self.client.log(reference, home + REDO)
-            self._put_in_place(home + REDO, word & REFERENCE_MASK, key, value)
+            if self.objects.fits(reference) and self.objects.intact():
+                key, value = self.objects.key(), self.objects.value()
+                place = self._place(key)
+                self._read(place)
+                slot, word = self._match(place, key)
+                if not slot:
+                    raise StoreCorrupt(
+                        f"{self.name}: a redo copy of {shown(key)}, which is not there"
+                    )
+                self.client.log(reference, redo)
+                self._put_in_place(redo, word & REFERENCE_MASK, key, value)
+            else:
+                self.client.log(reference, redo)
+                self.endpoint.store(redo, 0)
         self.endpoint.store(home, 0)
         self.endpoint.wait()

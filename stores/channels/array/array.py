@@ -17,10 +17,10 @@ Memory
     "NAME.stripe0", "NAME.stripe1", ...   the elements of a stripe
 
 State of the stripes
-    MAKING      some may be missing; whoever opens the array makes them, all zeros
+    MAKING      some may be missing; a client that opens the array makes them, all zeros
     READY       all were made; one that is missing was lost with its node
-    GIVEN_UP    a client had no room for all of them; whoever opens the array removes it. A lost
-                node has no room, either
+    GIVEN_UP    a client had no room for all of them; a client that opens the array removes it. A
+                lost node has no room, either
 
     MAKING -> READY      by CAS, by each client that has found or made all stripes
     MAKING -> GIVEN_UP   by CAS, by a client that had no room for one; it removes the array
@@ -47,7 +47,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.endpoint.fabric import Watched
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import (
@@ -165,7 +164,7 @@ class Array(Elements):
                 self._remove()
                 raise ChannelRemoved(f"no client had room for all stripes of {self.name!r}")
             if state not in (MAKING, READY):
-                raise StoreCorrupt(f"{self!r}: the state of its stripes is {state}")
+                raise StoreCorrupt(f"{self.title()}: the state of its stripes is {state}")
             try:
                 # CRASH(making): some stripes are missing; the next client that opens it makes them.
                 for stripe, size in enumerate(sizes):
@@ -329,7 +328,7 @@ class Array(Elements):
         """The array as an ndarray without a copy: the shared memory itself.
 
         It stays the array's as long as the ndarray, or one made of it, in any process: also after
-        the array was removed, the pool closed, and in forked children (keeper.py).
+        the array was removed, the pool closed, and in forked children (core/keeper.py).
         Raises ParameterError for an array of several stripes, which no ndarray can be without a
         copy: `parts()` has each of them, and `a[...]` is a copy. Raises CoherenceError in a pool
         where plain loads and stores are not visible to all, NodeFailed, ChannelRemoved; and as
@@ -369,6 +368,10 @@ class Array(Elements):
     def _require_coherent(self) -> None:
         if not self.pool.parameters.coherent:
             raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")
+        if self.pool.remote:
+            raise ParameterError(
+                f"{self.pool.url}: a remote client has no memory in place: use indices, or a[...]"
+            )
 
     def _view(self, stripe: int, anyhow: bool) -> npt.NDArray[Any]:
         """A stripe as an ndarray, which keeps its memory. `anyhow`: as of `operation`."""
@@ -385,7 +388,7 @@ class Array(Elements):
             if self.endpoint.lost(at >> NODE_SHIFT):  # a page of it is poisoned
                 raise self.lost(stripe)
             reference = self._reference_of(stripe)
-        keeper = self.manager.keeper(reference)
+        keeper = self.pool.keepers.keeper(self.pool, reference)
         raw = None
         with self.operation(anyhow):
             keeper.hold(reference)
@@ -395,7 +398,7 @@ class Array(Elements):
                     raise ChannelRemoved(
                         f"the channel {self.name!r} of {self.pool.url} was removed"
                     )
-                raw = self._mapped(at, math.prod(shape) * self.itemsize)
+                raw = self.pool.keepers.mapped(self.pool, at, math.prod(shape) * self.itemsize)
                 weakref.finalize(raw, keeper.drop, reference).atexit = False
             finally:
                 if raw is None:
@@ -412,17 +415,6 @@ class Array(Elements):
         if not found:
             raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
         return found
-
-    def _mapped(self, at: int, size: int) -> npt.NDArray[Any]:
-        """Bytes of shared memory as an ndarray."""
-        node = at >> NODE_SHIFT
-        segments = [one for one in self.pool.segments() if one.index == node]
-        if not segments:
-            raise NodeFailed(node, "its memory is not mapped")
-        segment = segments[0]
-        watched: Any = Watched(segment.map, segment.size, segment.watched_fd)
-        # By `frombuffer`: it keeps the buffer, and so the mapping. `np.ndarray` keeps the object.
-        return np.frombuffer(watched, np.uint8, size, at & (1 << NODE_SHIFT) - 1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """For `numpy.asarray`: as `numpy()`, or a copy where there has to be one.

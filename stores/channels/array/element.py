@@ -158,7 +158,7 @@ def real(value: Any) -> float:
             raise TypeError("it is text")
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ParameterError(f"a number is needed that a double can be, not {value!r}") from error
+        raise ParameterError(f"a number that fits a double is needed, not {value!r}") from error
 
 
 def word_bytes(word: int) -> bytes:

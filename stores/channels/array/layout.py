@@ -12,7 +12,7 @@ array's element, in C order: as the first of a run, or as an array of numbers wh
 So an index means what it means in numpy, which evaluates it, and no element is touched meanwhile.
 
 A basic index (whole numbers, slices, `...` and None) is applied to an array of the same shape whose
-memory nobody accesses: offset and strides of the view are the selection. Any other index (arrays,
+memory is not accessed: offset and strides of the view are the selection. Any other index (arrays,
 lists, masks) is applied, for each axis, to the numbers along that axis, broadcast to the shape.
 """
 
@@ -102,7 +102,7 @@ def shape_of(given: Any) -> tuple[int, ...]:
     except TypeError:
         pass
     raise ParameterError(
-        f"an array's `shape` is a whole number from 0 on, or a tuple of some, not {given!r}"
+        f"an array's `shape` is a whole number from 0 on, or a tuple of these, not {given!r}"
     )
 
 

@@ -420,7 +420,7 @@ class Barrier(Channel):
         """Look for dead participants, and break or regroup the round; False: it is over.
 
         `place`: the round as we have seen it. We do not break a later one: in that, we have not
-        arrived, and a process that has ended since is missed by nobody.
+        arrived, and no party misses a process that has ended since.
         """
         if self.goes_on:
             self.regroup()

@@ -577,7 +577,7 @@ class Holders(Channel):
         return found
 
     def __repr__(self) -> str:
-        said = [super().__repr__().removesuffix(">")]
+        said = [self.title().removesuffix(">")]
         # Of what is removed, or lost, the name is known.
         with contextlib.suppress(LimpetError):
             parts = self.parts()

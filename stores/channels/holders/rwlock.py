@@ -66,7 +66,7 @@ class Side:
 
     def __enter__(self) -> Side:
         if not self.acquire(timeout=self.timeout):
-            raise TimeoutError(f"{self.lock!r} was not to be had for {self.timeout} s")
+            raise TimeoutError(f"{self.lock.title()} was not to be had for {self.timeout} s")
         return self
 
     def __exit__(self, *error: object) -> Literal[False]:
@@ -81,7 +81,7 @@ class Side:
         return False
 
     def __repr__(self) -> str:
-        return f"<{'write' if self.line == EXCLUSIVE else 'read'} of {self.lock!r}>"
+        return f"<{'write' if self.line == EXCLUSIVE else 'read'} of {self.lock.title()}>"
 
 
 class RwLock(Holders):
@@ -149,7 +149,7 @@ class RwLock(Holders):
         """Raises RuntimeError if this thread, or task, would wait for itself."""
         thread = self.whose()
         if self.writer == thread or (line == EXCLUSIVE and thread in self.readers):
-            raise RuntimeError(f"this thread has {self!r} already, and would wait for itself")
+            raise RuntimeError(f"this thread has {self.title()} already, and would wait for itself")
 
     def take_in_line(self, line: int) -> int:
         """`look_in_line`, for a use."""
@@ -172,7 +172,7 @@ class RwLock(Holders):
         self._forget()
         thread = self.whose()
         if (self.writer != thread) if line == EXCLUSIVE else (thread not in self.readers):
-            raise RuntimeError(f"this thread does not have {self!r}")
+            raise RuntimeError(f"this thread does not have {self.title()}")
         self.enter()
         try:
             self.row()
@@ -187,7 +187,7 @@ class RwLock(Holders):
         finally:
             self.leave()
         if not has:
-            raise RuntimeError(f"this process does not have {self!r} any more")
+            raise RuntimeError(f"this process does not have {self.title()} any more")
 
     def uses(self, line: int) -> int:
         """How often this thread, or task, has it for a use."""

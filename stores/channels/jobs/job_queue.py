@@ -6,7 +6,7 @@ while it waits it is in no operation.
 
 A consumer that is dead, or has left the pool, holds no job for long: each consumer that finds no
 ready job, and each that has not looked for GIVE_BACK_US, asks whether the holders of jobs live. A
-waiting one looks at least every SLEEP_US (waiting.py).
+waiting consumer looks at least every SLEEP_US (waiting.py).
 
 A waiting client is woken as in shared_queue.py: a put wakes one consumer, and a consumer that
 leaves ready jobs wakes the next; the end of a job wakes one producer.
@@ -63,7 +63,7 @@ from limpet.stores.channels.jobs.layout import (
     ROOM,
     TICKET,
 )
-from limpet.stores.channels.jobs.table import DROPPED, Job, JobTable
+from limpet.stores.channels.jobs.table import DROPPED, Job, JobCopy, JobTable
 from limpet.stores.channels.layout import LINE, MOMENT, MOMENTS, SLEEP_US
 from limpet.stores.channels.regions.region import DESCRIPTION_MAX, Links
 from limpet.stores.channels.waiting import Wait, Waiting, deadline_after, deadline_of, whole
@@ -100,7 +100,7 @@ class Delivery:
 
     @property
     def deliveries(self) -> int:
-        """How often the job was delivered, with this time."""
+        """How often the job was delivered, this delivery included."""
         return int(self.job.deliveries)
 
     @property
@@ -139,8 +139,8 @@ class Delivery:
         Raises ParameterError if the queue has none; DeliveryLost."""
         if not self.queue.visibility_us:
             raise ParameterError(
-                f"{self.queue!r} has no visibility timeout: this process holds its jobs as long as "
-                "it lives"
+                f"{self.queue.title()} has no visibility timeout: this process holds its jobs as "
+                "long as it lives"
             )
         us = self.queue.visibility_us if seconds is None else _us("seconds", seconds)
         self._check()
@@ -178,7 +178,7 @@ class Delivery:
             self.queue.drop(self.job)
 
     def __repr__(self) -> str:
-        return f"<Delivery {self.deliveries} of job {self.job.order} of {self.queue!r}>"
+        return f"<Delivery {self.deliveries} of job {self.job.order} of {self.queue.title()}>"
 
 
 class SubmittedJob:
@@ -213,7 +213,7 @@ class SubmittedJob:
         return self.queue.result_of(self, deadline_after(timeout))
 
     def __repr__(self) -> str:
-        return f"<job {self.id} of {self.queue!r}>"
+        return f"<job {self.id} of {self.queue.title()}>"
 
 
 class DeadLetters:
@@ -238,7 +238,7 @@ class DeadLetters:
         return self.queue.counts()["dead"]
 
     def __repr__(self) -> str:
-        return f"<DeadLetters of {self.queue!r}>"
+        return f"<DeadLetters of {self.queue.title()}>"
 
 
 class JobQueue(Channel):
@@ -301,7 +301,7 @@ class JobQueue(Channel):
         links = Links(maxsize * stride, 8, 2 * maxsize)
         places = self.region("places", size, self.address >> NODE_SHIFT, links)
         self.table = self.table_class(
-            self.pool, self.address, places, maxsize, stride, self.marked, repr(self)
+            self.pool, self.address, places, maxsize, stride, self.marked, self.title()
         )
         self.table.max_deliveries = max_deliveries
         self.looked = 0
@@ -329,7 +329,7 @@ class JobQueue(Channel):
         while not taken:
             if attempt:
                 self.endpoint.pause(min(MOMENT + attempt, MOMENT + MOMENTS))
-            if attempt >= ASK and self.membership.gone(table.holder, f"the lock of {self!r}"):
+            if attempt >= ASK and self.membership.gone(table.holder, f"the lock of {self.title()}"):
                 table.buried = table.holder
             attempt += 1
             self.enter()
@@ -423,8 +423,58 @@ class JobQueue(Channel):
         """The handle of a job that any process has submitted, by its `id`."""
         number, _, order = name.partition("-")
         if not (number.isdecimal() and order.isdecimal() and int(number) < self.maxsize):
-            raise ParameterError(f"{name!r} is no `id` of a job of {self!r}")
+            raise ParameterError(f"{name!r} is no `id` of a job of {self.title()}")
         return SubmittedJob(self, int(number), int(order))
+
+    def copies(self) -> list[JobCopy]:
+        """The jobs in the order of their numbers, each as it is at one moment; without results. A
+        job that is put, or ends, meanwhile may be there or not."""
+        found: list[JobCopy] = []
+        for first in range(0, self.maxsize, BATCH):
+            self._begin(NOWHERE)
+            whole = False
+            try:
+                found += self.table.copies(first, BATCH)
+                whole = True
+            finally:
+                self._finish(whole)
+        return sorted(found)
+
+    def put_copies(self, jobs: list[JobCopy]) -> None:
+        """Put jobs of another queue into this one, which no other client uses yet. Raises
+        queue.Full, StoreFull."""
+        marked: list[tuple[int, JobCopy]] = []
+        done = 0
+        while done < len(jobs):
+            self._begin(NOWHERE)
+            whole = False
+            try:
+                status, last = DONE, min(len(jobs), done + BATCH)
+                while done < last and status == DONE:
+                    job = jobs[done]
+                    place = self.table.place_for(0)
+                    # Without its key, which a dead letter and a job may share.
+                    status = self.table.put(job.data, job.level, job.due, 0)
+                    if status == DONE:
+                        done += 1
+                        if job.key or job.deliveries or job.letter or job.reason:
+                            marked.append((place - 1, job))
+                whole = True
+                self.table.end(True)
+            finally:
+                self._finish(whole)
+            if status == NO_MEMORY:
+                size = len(jobs[done].data)
+                self.pool.allocator.replenish(self.table.node(), size, 1, 0, 0, True)
+            elif status != DONE:
+                raise queue.Full
+        if marked:
+            self._begin(NOWHERE)
+            try:
+                for number, job in marked:
+                    self.table.amend(number, job)
+            finally:
+                self._finish(False)  # the index is made anew
 
     def _put_one(
         self, waiting: list[bytes], level: int, delay_us: int, key: int, deadline: float | None
@@ -685,8 +735,8 @@ class JobQueue(Channel):
             self._finish(whole)
         if not held:
             raise DeliveryLost(
-                f"this process does not hold job {job.order} of {self!r} any more: its time was "
-                "over, or it was got before a fork; the job is delivered again"
+                f"this process does not hold job {job.order} of {self.title()} any more: its time "
+                "was over, or it was got before a fork; the job is delivered again"
             )
         return done
 

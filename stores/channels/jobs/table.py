@@ -88,7 +88,7 @@ off with twice (pure build only) is free at the client's next operation.
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import ChannelRemoved, StoreCorrupt
@@ -168,6 +168,19 @@ class Job:
     def deliveries(self) -> int:
         """How often it was delivered."""
         return self.word >> DELIVERY_SHIFT & DELIVERY_MAX
+
+
+class JobCopy(NamedTuple):
+    """A job as a snapshot has it: its number, its element and the words of its place."""
+
+    order: int
+    data: bytes
+    level: int
+    due: int
+    key: int
+    deliveries: int
+    letter: bool
+    reason: bytes
 
 
 class JobTable:
@@ -656,6 +669,47 @@ class JobTable:
         return self.places >> 40
 
     # ---- the index ------------------------------------------------------------------------------
+
+    def copies(self, first: int, count: int) -> list[JobCopy]:
+        """The jobs in so many places from this one on, but for results. With the lock."""
+        endpoint = self.endpoint
+        found = []
+        for number in range(first, min(first + count, self.maxsize)):
+            at = self.places + number * self.stride
+            word = endpoint.load(at)
+            state = word & STATE_MASK
+            if state == FREE or word & KEPT == KEPT:
+                continue
+            size = endpoint.load(at + SIZE)
+            if size <= self.item_size:
+                data = endpoint.read(at + DATA, size)
+            else:
+                reference = endpoint.load(self.links + 8 * number)
+                data = endpoint.fetch(reference & ADDRESS_MASK, size)
+            deliveries = (word & DELIVERIES) >> DELIVERY_SHIFT
+            if state == HELD and not word & LETTER:
+                deliveries -= 1  # of the delivery that is under way nothing is known
+            found.append(JobCopy(
+                endpoint.load(at + ORDER),
+                data,
+                endpoint.load(at + LEVEL),
+                endpoint.load(at + DUE) if state == DELAYED else 0,
+                endpoint.load(at + KEY),
+                deliveries,
+                bool(word & LETTER),
+                endpoint.read(at + REASON, REASON_SIZE).rstrip(b"\0"),
+            ))  # fmt: skip
+        return found
+
+    def amend(self, number: int, job: JobCopy) -> None:
+        """Give a job that was put, which no other client knows, its key, deliveries and reason, and
+        make it a dead letter if it was one. `rebuild` then finds where it belongs. With the lock.
+        """
+        at = self.places + number * self.stride
+        self.endpoint.store(at + KEY, job.key)
+        self.endpoint.write(at + REASON, job.reason.ljust(REASON_SIZE, b"\0"))
+        word = self.endpoint.load(at) | job.deliveries << DELIVERY_SHIFT | (job.letter and LETTER)
+        self.endpoint.store(at, word)
 
     def rebuild(self) -> None:
         """Make the index anew from the jobs' words, and free the objects of free places."""

@@ -34,8 +34,10 @@ cdef class TicketLock:
     @cython.locals(ticket=u64)
     cpdef bint grab(self) except -1
     cpdef bint grabbed(self, u64 word) except -1
-    @cython.locals(word=u64, seen=u64, mine=u64, endpoint=Endpoint, ticket=u64, scope=bint)
+    @cython.locals(mine=u64, endpoint=Endpoint, ticket=u64, scope=bint)
     cpdef int drop(self) except -1
+    @cython.locals(word=u64, mine=u64, endpoint=Endpoint)
+    cpdef int dropped(self, u64 seen) except -1
     cpdef bint locked(self) except -1
     @cython.locals(ticket=u64)
     cpdef u64 holder(self) except? 0xFEEDFACEDEADBEA7

@@ -173,7 +173,12 @@ class TicketLock:
         # LINEARIZES: free.
         ticket = endpoint.post_cas(self.address, mine, 0)
         endpoint.wait()
-        seen = endpoint.result(ticket)
+        self.dropped(endpoint.result(ticket))
+        endpoint.background(scope)
+
+    def dropped(self, seen: int) -> None:
+        """As `drop`, after the CAS of the lock word from our id to 0, which found this word."""
+        endpoint, mine = self.endpoint, self.client.ident
         if seen != mine:
             word = mine
             while seen != word:
@@ -187,7 +192,6 @@ class TicketLock:
             # CRASH(released): no client is woken; the head finds the lock free after its sleep.
             if self.queue.wake():
                 endpoint.cas(self.address, word & ~HOLDER, 0)
-        endpoint.background(scope)
 
     def _take(self, head: bool) -> bool:
         """Take the lock if it is free, as the head of the queue or as a newcomer."""

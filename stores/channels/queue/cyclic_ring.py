@@ -471,6 +471,29 @@ class CyclicRing:
             left -= here
         return count
 
+    def copies(self, ticket: int, count: int) -> list[bytes]:
+        """The elements of so many tickets from this one on that are in the queue, encoded; each as
+        it is at one moment."""
+        found = []
+        for step in range(count):
+            number, place = divmod(ticket + step, self.maxsize)
+            slot = self.slots.slot(place)
+            ready = (number & ROUND_MASK) << ROUND_SHIFT | READY
+            if self.endpoint.load(slot) != ready:
+                continue
+            size = self.endpoint.load(slot + SIZE)
+            if size <= self.item_size:
+                data = self.endpoint.read(slot + DATA, size)
+                # ORDER: after the element: then it was this ticket's all the time.
+                there = self.endpoint.load(slot) == ready
+            else:
+                cell = self.slots.cell(self.endpoint.load(slot + CELL), place)
+                data = self._read_large(slot, ready, size, cell)
+                there = data is not None
+            if there:
+                found.append(data)
+        return found
+
     def words_of(self, ticket: int, count: int) -> list[int]:
         """The words of the slots of so many tickets from this one on; 1 round trip."""
         endpoint = self.endpoint

@@ -127,7 +127,7 @@ class SharedQueue(Channel):
         self.open_rows(participants)
         rows = Participants(self.pool, self.seats, participants)
         slots = QueueSlots(
-            repr(self), bases, self.maxsize, stride, links.first, at + cells, entries
+            self.title(), bases, self.maxsize, stride, links.first, at + cells, entries
         )
         self.tasks = self.tasks_class(self.endpoint, at)
         self.notes = self.notes_class(
@@ -145,7 +145,7 @@ class SharedQueue(Channel):
     def ready(self) -> int:
         """Our row, with no unfinished put or get of ours. Raises ValueError when closed."""
         if self.closed:
-            raise ValueError(f"{self!r} is closed")
+            raise ValueError(f"{self.title()} is closed")
         row = self.row()
         if self.ring.unfinished:
             self.ring.release(row, self.ring.unfinished)
@@ -250,15 +250,47 @@ class SharedQueue(Channel):
         try:
             row = self.ready()
             if not self.tasks.ours():
-                raise ValueError(f"{self!r}: task_done() called too many times")
+                raise ValueError(f"{self.title()}: task_done() called too many times")
             if not self.notes.close(row):
                 raise ValueError(
-                    f"{self!r}: this process was declared dead, and its tasks are lost"
+                    f"{self.title()}: this process was declared dead, and its tasks are lost"
                 )
             if not self.tasks.ours() and self.ring.length() <= 0:
                 self.done_with.wake()
         finally:
             self.leave()
+
+    def copies(self) -> list[bytes]:
+        """The elements, encoded, in their order: those that are in the queue all the time, and some
+        of those that are put or got meanwhile. Elements that a process has got are not in it."""
+        self.enter()
+        try:
+            ticket = self.endpoint.load(self.ring.head)
+            # With the ticket of the tail, as for `count`.
+            left = max(0, self.endpoint.load(self.ring.tail) - ticket) + 1
+        finally:
+            self.leave()
+        if left > self.maxsize:
+            ticket, left = ticket + left - self.maxsize, self.maxsize
+        found: list[bytes] = []
+        while left:
+            here = min(left, BATCH)
+            self.enter()
+            try:
+                found += self.ring.copies(ticket, here)
+            finally:
+                self.leave()
+            ticket, left = ticket + here, left - here
+        return found
+
+    def put_copies(self, elements: list[bytes]) -> None:
+        """Put encoded elements. Raises queue.Full, StoreFull."""
+        done = 0
+        while done < len(elements):
+            refused, done = self._put_some(elements, done)
+            if refused is not None:
+                self._put_slowly(elements[done], refused, deadline_of(False, None))
+                done += 1
 
     def join(self, timeout: Seconds | None = None) -> bool:
         """Wait until all elements that were put are got and done with, at most `timeout` seconds;
@@ -364,7 +396,7 @@ class SharedQueue(Channel):
                 self.pool.allocator.replenish(refused.node, len(data), 1, 0, 0, True)
             else:
                 if wait.token and refused.laggard:
-                    self.membership.gone(refused.laggard, f"all places of {self!r}")
+                    self.membership.gone(refused.laggard, f"all places of {self.title()}")
                 if not wait.pause():
                     raise queue.Full
             self.enter()

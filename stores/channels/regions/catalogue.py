@@ -311,7 +311,7 @@ class ChannelCatalogue:
         if there != described:
             raise StoreMismatch(
                 f"{self.pool.url}: {key.decode()!r} is there as {_words(there)}, and was asked for "
-                f"as {_words(described)}; a channel of another name can be so"
+                f"as {_words(described)}; take another name for the new one"
             )
         return value, mark, sizes
 
@@ -349,6 +349,20 @@ class ChannelCatalogue:
             mark = of or self.endpoint.load(value)
             return self.reference_of(f"{name}..memory", mark, beside - 1)
         return int(self.table.reference())
+
+    def address_of(self, name: str, of: int = 0, node: int | None = None) -> int:
+        """Address of the memory of a region, as of `region`; 0: it is not there, or not complete.
+        In an operation."""
+        value = self.table.locate(self.key_of(name, of, node))
+        mark = self.endpoint.load(value) if value else 0
+        if not mark:
+            return 0
+        sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+        if sizes & STATES:
+            return 0
+        if beside := sizes >> NODE_OF_MEMORY & NODE_MASK:
+            return self.address_of(f"{name}..memory", of or mark, beside - 1)
+        return memory_of(value, sizes & SIZE_MASK)
 
     def mark(self, name: str) -> int:
         """The mark of a channel; 0: there is none, it is being removed, or its region was lost."""

@@ -148,7 +148,7 @@ class RingBuffer(Channel):
         data = self.encode(item)
         if HEAD + len(data) > self.size:
             raise ValueTooLarge(
-                f"the message takes {HEAD + len(data)} bytes; {self!r} has {self.size}"
+                f"the message takes {HEAD + len(data)} bytes; {self.title()} has {self.size}"
             )
         deadline = None if timeout is None else deadline_of(True, timeout)
         wait: Wait | None = None
@@ -204,7 +204,7 @@ class RingBuffer(Channel):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ValueError(f"{self!r} is closed")
+            raise ValueError(f"{self.title()} is closed")
 
     def receive(self, timeout: Seconds | None = None) -> Any:
         """The next message; waits for it, at most `timeout` seconds. Raises queue.Empty.

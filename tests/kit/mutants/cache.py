@@ -25,6 +25,14 @@ class Unbounded(Ledger):  # type: ignore[misc]
         return True
 
 
+class Unaware(Ledger):  # type: ignore[misc]
+    """The bounds are those that the cache was made with, whatever a resize has made of them."""
+
+    def fits(self, total: int) -> bool:
+        made = self.made
+        return total >> 36 <= made >> 36 and total & (1 << 36) - 1 <= made & (1 << 36) - 1
+
+
 class Hasty(Ledger):  # type: ignore[misc]
     """Laps end at once, whatever is at work."""
 
@@ -58,7 +66,7 @@ def account(store: Any, lap: int, units: int, spare: int) -> bool:
 def with_ledger(store: Any, kind: type[Ledger]) -> None:
     """Give a handle of a store a ledger of another kind."""
     words = store.ledger.words
-    store.hold_ledger(kind(store.pool, store.ledger.max_items, store.ledger.max_units))
+    store.hold_ledger(kind(store.pool, store.ledger.made))
     store.ledger.words = words
 
 

@@ -133,8 +133,8 @@ def deletes_by_nothing(self: Any, place: Any, slot: int) -> int:
 
 
 def reports_success(outcome_of: Any) -> Any:
-    def run(self: Any, place: Any, slot: int) -> int:
-        outcome = outcome_of(self, place, slot)
+    def run(self: Any, *of: Any) -> int:
+        outcome = outcome_of(self, *of)
         return DONE if outcome == AGAIN else int(outcome)
 
     return run
@@ -174,6 +174,24 @@ def replaces_without_a_hand(self: Any, place: Any, slot: int, desired: int) -> i
         self.client.release(0)
     self.client.heap.free(word & OBJECT_MASK)
     return DONE
+
+
+def announces_without_a_look(announce: Any) -> Any:
+    def run(self: Any) -> None:
+        self.agree = lambda: None
+        announce(self)
+        del self.agree
+
+    return run
+
+
+def announces_afterwards(swap: Any) -> Any:
+    def run(self: Any, place: Any, slot: int, desired: int) -> int:
+        outcome = int(swap(self, place, slot, desired))
+        self.tables.swapped = True
+        return outcome
+
+    return run
 
 
 def withdraws_and_keeps(self: Any, desired: int, hurry: bool) -> int:
@@ -541,6 +559,29 @@ ACTS_EARLY: Final = Mutant(
     "acts-before-others-have-left-the-old-view",
     (),
     (replaced(TABLES, "ReplicatedTables.renew", renews_at_once),),
+)
+NEVER_TOLD: Final = Mutant(
+    "updates-that-lose-to-a-swap-have-happened",
+    (),
+    (replaced(TABLES, "ReplicatedTables.saw_swaps", lambda self, ticket: None),),
+)
+ANNOUNCED_LATE: Final = Mutant(
+    "swaps-are-announced-when-they-are-done",
+    (),
+    (
+        replaced(TABLES, "ReplicatedTables.announce_swaps", lambda self: None),
+        Change(WRITER, "ReplicatedSlots.swap", announces_afterwards),
+    ),
+)
+ANNOUNCED_IN_AN_OLD_VIEW: Final = Mutant(
+    "swaps-are-announced-in-the-view-of-the-last-operation",
+    (),
+    (Change(TABLES, "ReplicatedTables.announce_swaps", announces_without_a_look),),
+)
+SWAPS_BLINDLY: Final = Mutant(
+    "swap-that-loses-has-happened",
+    (),
+    (Change(WRITER, "ReplicatedSlots.swap", reports_success),),
 )
 WITHOUT: Final = Mutant(
     "goes-on-without-a-node-that-is-back",

@@ -20,18 +20,15 @@ from kit.mutants.uncompiled import (
     replaced,
     store_in_force,
 )
-from limpet.stores.core.status import AGAIN, DONE, FULL
+from limpet.stores.core.status import DONE, FULL
 from limpet.stores.loco.layout import (
     CHECKSUM,
     CLAIMED,
     ENTRY_SHIFT,
-    LATE_MAX,
     LINK,
-    NEAR,
     PHASE_MASK,
     ROW_MASK,
     STATE,
-    TORN,
     VALID,
 )
 from limpet.stores.loco.parameters import TRACKER_MIN
@@ -45,13 +42,12 @@ def in_force(mutant: Mutant) -> AbstractContextManager[Any]:
 # ---- repair --------------------------------------------------------------------------------------
 
 
-def begins_without_repair(self: Any, found: Any, attempt: int) -> bool:
-    if attempt >= LATE_MAX:
-        found.index.refresh(found.hash)
-    elif not found.index.refresh_near(NEAR << 2 * attempt) or not found.index.is_ready(found.hash):
-        return False
-    self.writer.journal.intent()
-    return True
+def begins_without_repair(begin: Any) -> Any:
+    def run(self: Any, found: Any, attempt: int) -> bool:
+        self.writer.journal.intended = 0
+        return bool(begin(self, found, attempt))
+
+    return run
 
 
 def sums_up_what_is_there(self: Any, entries: Any) -> None:
@@ -59,9 +55,9 @@ def sums_up_what_is_there(self: Any, entries: Any) -> None:
 
 
 def leaves_claims(vacate: Any) -> Any:
-    def run(self: Any, found: Any, entry: int, state: int) -> None:
+    def run(self: Any, found: Any, entry: int, state: int, linked: int) -> None:
         if state & PHASE_MASK != CLAIMED:
-            vacate(self, found, entry, state)
+            vacate(self, found, entry, state, linked)
 
     return run
 
@@ -105,7 +101,6 @@ def inserts_in(*order: str) -> Any:
         if reference:
             writer.client.retarget(0, entries.link_address(entry))
         count = entries.compose(state, key, value, reference)
-        numbers = []
         valid = state & ~PHASE_MASK | VALID
 
         def sum_up() -> None:
@@ -114,8 +109,8 @@ def inserts_in(*order: str) -> Any:
 
         steps: dict[str, Callable[[], object]] = {
             "write": lambda: entries.write(entry, count, 0),
-            "tell": lambda: numbers.append(index.tracker.append(entry)),
-            "learn": lambda: index.note_change(entry, found.hash, state, numbers[0]),
+            "tell": lambda: index.announce(entry, found.hash, 0),
+            "learn": lambda: index.note_change(entry, found.hash, state),
             "make valid": lambda: writer.endpoint.store(entries.address(entry), valid),
             "sum up": sum_up,
         }
@@ -138,27 +133,45 @@ def names_no_lock(claimed_state: Any) -> Any:
 # ---- the index -----------------------------------------------------------------------------------
 
 
-def looks_up_in_any_index(self: Any, key: bytes, attempt: int) -> int:
-    found = self.found
-    if not self.is_late(attempt):
-        self.choose(found, key)
-        if not found.index.is_ready(found.hash):
-            found.index.refresh(found.hash)
-    outcome = self.look_up(found, key)
-    self.endpoint.wait()
-    return AGAIN if outcome == TORN else int(outcome)
+def current_for_gets(find: Any) -> Any:
+    """Gets take an index for current that is not."""
 
-
-def loads_the_position_last(learn: Any) -> Any:
-    def run(self: Any, home: int) -> None:
-        learn(self, home)
-        self.applied = self.tracker.position()
+    def run(self: Any, key: bytes, attempt: int) -> int:
+        index = type(self.found.index)
+        is_current = index.is_current
+        index.is_current = lambda self, lock, position: self.known
+        try:
+            return int(find(self, key, attempt))
+        finally:
+            index.is_current = is_current
 
     return run
 
 
-def takes_any_message(self: Any, number: int) -> int:
-    return int(self.endpoint.load(self.ring + 8 * (number & self.size - 1)) & ROW_MASK)
+def looks_into_another_tracker(post: Any) -> Any:
+    return lambda self, lock: post(self, lock ^ 1)
+
+
+def takes_the_entry_from_others(put: Any) -> Any:
+    """An entry has one key in the index, that of the message that was applied last."""
+
+    def run(self: Any, word: int) -> None:
+        for other in [
+            other for other in self.words if other and other & ROW_MASK == word & ROW_MASK
+        ]:
+            self._drop(other)
+        put(self, word)
+
+    return run
+
+
+def loads_the_positions_last(learn: Any) -> Any:
+    def run(self: Any, home: int) -> None:
+        learn(self, home)
+        for lock in range(self.locks + 1):
+            self.applied[lock] = self.trackers.position(lock)
+
+    return run
 
 
 def has_a_short_ring(for_pool: Any) -> Any:
@@ -166,7 +179,7 @@ def has_a_short_ring(for_pool: Any) -> Any:
         made = for_pool.__func__(cls, *pool, tracker=tracker, **parameters)
         if tracker is not None:
             return made
-        size = max(TRACKER_MIN, 1 << (made.entries // 4).bit_length())
+        size = max(TRACKER_MIN, 1 << (made.entries // 4 // made.locks).bit_length())
         return dataclasses.replace(made, tracker=size)
 
     return classmethod(run)
@@ -175,9 +188,8 @@ def has_a_short_ring(for_pool: Any) -> Any:
 def refreshes_under_a_lock(begin: Any) -> Any:
     def run(self: Any, found: Any, attempt: int) -> bool:
         found.index.refresh(found.hash)
-        if self.writer.journal.intent():
-            begin.__globals__["repair"](self.writer, found)
-        return True
+        found.position = found.index.applied[found.lock]
+        return bool(begin(self, found, attempt))
 
     return run
 
@@ -204,7 +216,7 @@ def reaches_out_too_late(insert: Any) -> Any:
 
 NO_REPAIR: Final = Mutant(
     "l1-torn-value-is-not-repaired",
-    (replaced("loco/locking", "Locking._begin", begins_without_repair),),
+    (Change("loco/locking", "Locking._begin", begins_without_repair),),
 )
 BLESSED: Final = Mutant(
     "l1-torn-value-is-made-valid",
@@ -225,14 +237,22 @@ VALID_FIRST: Final = Mutant(
 )
 NOT_UP_TO_DATE: Final = Mutant(
     "l3-index-is-not-brought-up-to-date",
-    (replaced("loco/lookup", "Lookup.find_once", looks_up_in_any_index),),
+    (Change("loco/lookup", "Lookup.find_once", current_for_gets),),
+)
+OTHER_TRACKER: Final = Mutant(
+    "l3-tracker-of-another-lock",
+    (Change("loco/local_index", "LocalIndex.post_position", looks_into_another_tracker),),
+)
+OUT_OF_ORDER: Final = Mutant(
+    "l3-messages-of-other-keys-take-an-entry-away",
+    (Change("loco/local_index", "LocalIndex._put", takes_the_entry_from_others),),
 )
 COUNTER_WRAPS: Final = Mutant(
     "l3-counter-has-one-bit", (Change("loco/writer", "claimed_state", counts_in_one_bit),)
 )
 POSITION_LAST: Final = Mutant(
     "l3-position-is-loaded-after-the-entries",
-    (Change("loco/local_index", "LocalIndex._learn_home", loads_the_position_last),),
+    (Change("loco/local_index", "LocalIndex._learn_home", loads_the_positions_last),),
 )
 ONE_HOME: Final = replaced("loco/local_index", "LocalIndex.home_of", lambda self, hashed: 0)
 """All keys have one home, so all but the first of its part are in other parts. No fault."""
@@ -247,10 +267,7 @@ NO_REACH: Final = Mutant(
 )
 LAP_OVERLOOKED: Final = Mutant(
     "l3-overtaken-message-is-applied",
-    (
-        replaced("loco/local_index", "LocalIndex._is_overtaken", lambda self, position: False),
-        replaced("loco/local_index", "Tracker.message", takes_any_message),
-    ),
+    (replaced("loco/local_index", "Trackers.has", always),),
 )
 SHORT_RING: Final = Mutant(
     "l4-ring-shorter-than-the-table",

@@ -27,14 +27,7 @@ from kit.mutants.uncompiled import (
 )
 from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.stores.core.status import DONE, MISSING
-from limpet.stores.rcuckoo.layout import (
-    ANY,
-    PATH_MASK,
-    PATH_SHIFT,
-    SEQUENCE_MASK,
-    STATE,
-)
-from limpet.stores.rcuckoo.repair import REST_MASK
+from limpet.stores.rcuckoo.layout import STATE
 
 
 @contextlib.contextmanager
@@ -121,24 +114,14 @@ def gets_unpinned(self: Any, key: bytes, default: Any = None) -> Any:
 # ---- journals ------------------------------------------------------------------------------------
 
 
-def says_one_number(say: Any) -> Any:
-    """All states of an operation have the number of its first one."""
+def leaves_the_path(post_held: Any) -> Any:
+    """The path of the last operation stays in the state."""
 
-    def run(self: Any, held: int, unsure: int, path: int) -> None:
-        if not self.publishes:
-            self.sequence = self.sequence - 1 & SEQUENCE_MASK
-        say(self, held, unsure, path)
-
-    return run
-
-
-def begins_with_a_number(publish: Any) -> Any:
-    def run(self: Any, words: Any, bits: Any, count: int) -> None:
-        self.publishes = True
-        try:
-            publish(self, words, bits, count)
-        finally:
-            self.publishes = False
+    def run(self: Any, words: Any, count: int) -> None:
+        steps = self.steps
+        post_held(self, words, count)
+        self.held[0] = self._state(steps)
+        self.endpoint.post_write(self.at + STATE, self.held, 1)
 
     return run
 
@@ -147,14 +130,20 @@ def begins_with_a_number(publish: Any) -> Any:
 
 
 class Spinning(Instead):
-    """An endpoint whose masked CAS is made until the bits are clear that it compares."""
+    """An endpoint whose CAS that takes a lock is made until the lock is free."""
 
-    def mcas(self, at: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
-        while True:
-            found = int(self.other.mcas(at, compare, swap, compare_mask, swap_mask))
-            if not found & compare_mask:
-                return found
+    def post_cas(self, at: int, expected: int, desired: int) -> int:
+        if expected:
+            return int(self.other.post_cas(at, expected, desired))
+        while self.other.cas(at, expected, desired):
             self.other.pause(8)
+        return 0
+
+    def post_cas_if(self, first: int, wanted: int, at: int, *words: int) -> int:
+        return self.post_cas(at, *words)
+
+    def result(self, ticket: int) -> int:
+        return int(self.other.result(ticket)) if ticket else 0
 
 
 def spins(init: Any) -> Any:
@@ -171,41 +160,31 @@ def plans_only_the_path(self: Any, found: Any, plan: Any) -> None:
         self.locks.add(row)
 
 
-def gives_back_if_all_are_there(self: Any, look: Any, word: int, bits: int) -> None:
-    self.endpoint.mcas(word, bits, 0, bits, bits)
-
-
-def gives_back_one_by_one(self: Any, word: int, bits: int) -> None:
-    for place in range(64):
-        one = bits & 1 << place
-        if one:
-            self.endpoint.mcas(word, one, 0, one, one)
-
-
 # ---- repair --------------------------------------------------------------------------------------
 
 
 def restores_locks_first(self: Any, look: Any) -> None:
-    self._give_back(look)
-    if look.state >> PATH_SHIFT & PATH_MASK:
+    for word in look.held:
+        self.endpoint.cas(word, look.owner, 0)
+    if look.path and look.held == look.named:
         self._settle_path(look)
-        self.endpoint.store(look.at + STATE, look.state & REST_MASK)
 
 
-def takes_others_in_any_order(self: Any, but: int, changes: Any) -> list[int]:
-    return [at for at in self._journals() if at != but]
+def takes_named_for_held(look: Any) -> Any:
+    def run(self: Any, at: int) -> Any:
+        found = look(self, at)
+        return found._replace(held=found.named)
+
+    return run
 
 
-def asks_until_all_is_quiet(self: Any, word: int, bits: int, journals: Any, may_have: Any) -> bool:
-    busy = [at for at, some in zip(journals, may_have, strict=True) if some == ANY]
-    return len(self._journals()) == len(journals) + 1 and all(
-        self._is_over_in(at, word, bits) for at in busy
-    )
+def gives_back_whosever(restore: Any) -> Any:
+    def run(self: Any, look: Any) -> None:
+        restore(self, look)
+        for word in look.named:
+            self.endpoint.store(word, 0)
 
-
-def looks_every_time(is_to_look: Any) -> Any:
-    patience = is_to_look.__globals__["PATIENCE"]
-    return lambda self, attempt: not attempt % patience
+    return run
 
 
 # ---- the variants --------------------------------------------------------------------------------
@@ -231,25 +210,17 @@ VERSION_WRAPS: Final = Mutant(
 )
 BUSY_IS_SUSPECT: Final = Mutant(
     "c4-any-lock-of-the-word-makes-suspect",
-    (replaced(REPAIR, "Repair._of", lambda self, look: (self.what, 0)),),
+    (replaced(REPAIR, "Repair._of", lambda self, hold: (self.what, 0)),),
 )
 LEASE_IS_SUSPECT: Final = Mutant(
     "c4-all-repairs-by-one-client-are-one",
     (Change(REPAIR, "Repair._take_lease", WITHOUT_PROGRESS),),
 )
-ANYBODYS_BIT: Final = Mutant(
+ANYBODYS_LOCK: Final = Mutant(
     "c5-lock-is-cleared-whoever-has-it",
-    (replaced(REPAIR, "Repair._stranded", lambda self, mine, word, bits: bits),),
-)
-NO_SECOND_LOOK: Final = Mutant(
-    "c5-states-are-not-looked-at-again",
-    (replaced("rcuckoo/locks", "LockJournal._is_still", always),),
-)
-STATE_COMES_AGAIN: Final = Mutant(
-    "c5-state-comes-again",
     (
-        Change("rcuckoo/locks", "LockJournal.say", says_one_number),
-        Change("rcuckoo/locks", "LockJournal.publish", begins_with_a_number),
+        Change(REPAIR, "Repair.look", takes_named_for_held),
+        Change(REPAIR, "Repair._restore", gives_back_whosever),
     ),
 )
 LEASE_OF_THE_DEAD: Final = Mutant(
@@ -264,12 +235,13 @@ UNFENCED: Final = Mutant(
     "c7-who-stands-still-is-repaired-alive",
     (replaced(REPAIR, "Repair._gone", always), replaced(REPAIR, "Repair._is_over", always)),
 )
-COMPARED: Final = Mutant(
-    "c8-locks-are-given-back-if-all-are-there",
-    (
-        replaced(REPAIR, "Repair._give_back_unsure", gives_back_if_all_are_there),
-        replaced(REPAIR, "Repair._give_back_bits", gives_back_one_by_one),
-    ),
+PATH_WITHOUT_LOCKS: Final = Mutant(
+    "c7-path-counts-when-its-locks-are-given-back",
+    (Change(REPAIR, "Repair.look", takes_named_for_held),),
+)
+PATH_OF_BEFORE: Final = Mutant(
+    "c7-path-counts-in-the-next-operation",
+    (Change("rcuckoo/locks", "LockJournal.post_held", leaves_the_path),),
 )
 PATH_LOCKED: Final = Mutant(
     "c9-only-the-path-is-locked",
@@ -281,18 +253,6 @@ SPINS: Final = Mutant(
 UNPINNED: Final = Mutant(
     "c11-extent-is-read-without-a-pin", (replaced("rcuckoo/store", "Rcuckoo.get", gets_unpinned),)
 )
-STARVED: Final = Mutant(
-    "c12-busy-journals-are-looked-at-in-any-order",
-    (replaced(REPAIR, "Repair._others", takes_others_in_any_order),),
-)
-ALL_QUIET: Final = Mutant(
-    "c12-bit-that-is-clear-is-asked-about-until-all-is-quiet",
-    (replaced(REPAIR, "Repair._is_settled", asks_until_all_is_quiet),),
-)
-NO_PROGRESS: Final = Mutant(
-    "g10-repairer-that-looks-again-shows-no-progress",
-    (Change(REPAIR, "Repair._stranded", WITHOUT_PROGRESS),),
-)
 TORN_ONCE: Final = Mutant(
     "c13-row-is-not-read-again-after-its-lock",
     (replaced("rcuckoo/rows", "Rows.is_same", is_torn_again),),
@@ -300,8 +260,4 @@ TORN_ONCE: Final = Mutant(
 TWICE_ONCE: Final = Mutant(
     "c13-copies-are-not-counted-again-after-their-locks",
     (replaced("rcuckoo/check", "RcuckooCheck._has_stayed", always),),
-)
-OFTEN: Final = Mutant(
-    "c14-everybody-looks-at-everybody-every-eighth-attempt",
-    (Change("rcuckoo/store", "Rcuckoo._is_to_look", looks_every_time),),
 )

@@ -33,7 +33,7 @@ from limpet.stores.swarm.layout import (
     VERIFIED,
 )
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.words import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
+from limpet.stores.swarm.register import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
 
@@ -219,10 +219,9 @@ def reads_any_stamp(read_at: Any) -> Any:
     return run
 
 
-def disposes_with_its_ident(self: Any, reference: int) -> None:
-    if self.visit(reference):
-        for buffer in self.buffers_named():
-            self.heap.free(buffer)
+def disposes_with_its_ident(self: Any) -> None:
+    for buffer in self.buffers_named():
+        self.heap.free(buffer)
 
 
 def reads_in_place_unchecked(self: Any, stamp: int) -> Any:
@@ -338,14 +337,14 @@ EXPLORED: Final = (
     Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
         (
-            replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),
-            replaced("swarm/write_back", "WriteBack._put_copy", puts_into_the_writers_row),
+            replaced("swarm/max_register", "WriteBack._copy_of", lambda self, word: word),
+            replaced("swarm/max_register", "WriteBack._put_copy", puts_into_the_writers_row),
         ),
         exploration={"program": "ub ub gb|ub gb|gb gb"},
     ),
     Mutant(
         "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
-        (replaced("swarm/words", "placed", placed_without_writer),),
+        (replaced("swarm/register", "placed", placed_without_writer),),
         exploration={"program": "ub gb|ub gb|gb gb|gb"},
     ),
     Mutant(
@@ -365,7 +364,7 @@ EXPLORED: Final = (
     ),
     Mutant(
         "register-is-given-up-with-its-ident", ("leaked",),
-        (replaced("swarm/unmapping", "Recycling.dispose", disposes_with_its_ident),),
+        (replaced("swarm/key_register", "Recycling.dispose_current", disposes_with_its_ident),),
         exploration={"program": "ua ua|da ia|ga ga"},
     ),
 )  # fmt: skip
@@ -383,7 +382,7 @@ CLOCK_STARTS_ANEW: Final = Mutant(
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",
     (),
-    (replaced("swarm/quorum", "Quorum.count_at_least", compares_whole_words),),
+    (replaced("swarm/replica", "Quorum.count_at_least", compares_whole_words),),
 )
 NOT_WRITTEN_BACK: Final = Mutant(
     "s8-reader-does-not-write-back",
@@ -396,7 +395,9 @@ TORN_IN_PLACE: Final = Mutant(
     (replaced("swarm/replica", "Replica.read_in_place", reads_in_place_unchecked),),
 )
 LAST_IS_TAKEN: Final = Mutant(
-    "s3-what-is-read-last-is-taken", (), (replaced("swarm/quorum", "Quorum._note", takes_the_last),)
+    "s3-what-is-read-last-is-taken",
+    (),
+    (replaced("swarm/replica", "Quorum._note", takes_the_last),),
 )
 REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
     "s6-remembered-register-is-not-looked-at",
@@ -406,7 +407,7 @@ REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
 NAMED_IN_PART: Final = Mutant(
     "buffer-is-linked-whose-used-bits-are-not-all-set",
     (),
-    (replaced("swarm/unmapping", "Recycling.names", lambda self, *pair: self._is_named(*pair)),),
+    (replaced("swarm/key_register", "Recycling.names", lambda self, *pair: self._is_named(*pair)),),
 )
 TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
     "s4-guess-is-withdrawn-without-a-lock",
@@ -431,7 +432,7 @@ TOMBSTONE_AT_A_MINORITY: Final = Mutant(
 WRITTEN_WITHOUT_A_LOOK: Final = Mutant(
     "buffer-is-written-again-without-a-look-at-the-ident",
     (),
-    (replaced("swarm/quorum", "Quorum.stands_at", lambda self, k: True),),
+    (replaced("swarm/replica", "Quorum.stands_at", lambda self, k: True),),
 )
 HANDLES_DO_NOT_SHARE: Final = Mutant(
     "row-is-remembered-although-another-handle-has-written",
@@ -447,6 +448,11 @@ STAMP_IS_NOT_COMPARED: Final = Mutant(
     "buffer-that-was-written-again-is-read-as-the-old-value",
     (),
     (Change("swarm/replica", "Buffers._read_at", reads_any_stamp),),
+)
+TAKEN_FROM_THE_LIVING: Final = Mutant(
+    "buffers-of-a-client-given-up-alive-are-written-again",
+    (),
+    (replaced("swarm/row", "Row._are_anothers", lambda self: False),),
 )
 NUMBER_IS_EMPTY: Final = Mutant(
     "s10-number-of-a-tombstone-is-taken-for-empty",
@@ -465,7 +471,7 @@ COPY_IS_REMEMBERED: Final = Mutant(
     "s11-copy-that-was-not-written-back-is-remembered",
     (),
     (
-        Change("swarm/write_back", "WriteBack._put_copy", remembers_copies),
+        Change("swarm/max_register", "WriteBack._put_copy", remembers_copies),
         Change("swarm/max_register", "MaxRegister.read", recycles_what_is_remembered),
     ),
 )

@@ -85,8 +85,8 @@ SWARM: Final = (
     *REPLICATED,
     *_in(
         "stores/swarm",
-        "words registers replica quorum row write_back max_register safe_guess abd unmapping "
-        "key_register cache check refilling finder write_steps batch_reads batch_writes store",
+        "register replica row max_register safe_guess abd key_register cache check finder "
+        "fast_reads batches store",
     ),
 )
 

@@ -7,16 +7,20 @@ from typing import Any, Final
 import limpet
 from kit.mutants.fusee import (
     ACTS_EARLY,
+    ANNOUNCED_IN_AN_OLD_VIEW,
+    ANNOUNCED_LATE,
     HELP_UNCHECKED,
     INSERT_UNCHECKED,
     LARGE,
     MARKED_AT_ONCE,
+    NEVER_TOLD,
     NEVER_VOIDS,
     OBJECT_BEFORE_SLOT,
     READS_ANYTHING,
     READS_WAIT,
     RULES_UNCHECKED,
     SAME_OBJECT,
+    SWAPS_BLINDLY,
     UNDECIDED_KEPT,
     VOIDS_FIRST_BACKUP_FIRST,
     WITHOUT,
@@ -313,7 +317,54 @@ def _node_back_when_a_reader_has_looked(pools: Any) -> None:
     scene.store.check()
 
 
+def _update_loses_to_a_swap(pools: Any, replaced: bool = False) -> None:
+    """The swap has all backups; the update cannot have happened before it, nor is it lost."""
+    scene = Scene(pools, 3, 2)
+    swapper, other = scene.clients
+    if replaced:
+        _replace_behind(scene, swapper)
+    primary = verb_on("cas", number=3)
+    assert not swapper.begin(lambda: swapper.store.swap(b"k", b"old", SMALL), primary)
+    assert other.begin(lambda: other.store.update(b"k", MIDDLE), verb_on("cas", number=60))
+    assert swapper.go()
+    assert swapper.result is True
+    assert scene.store.get(b"k") == MIDDLE
+    scene.store.check()
+
+
+def _replace_behind(scene: Scene, swapper: Puppet) -> None:
+    """A node is lost and replaced; the first that the swapper does in the store after that is its
+    first swap."""
+    scene.store.pool.fail_node(0)
+    swapper.store.put(b"k", b"old")
+    scene.store.pool.replace_node(0)
+    assert not swapper.store.swap(b"another key", b"value", b"other")
+    for client in scene.clients:
+        for value in (SMALL, MIDDLE, b"old"):  # so that they have memory at hand
+            client.store.put(b"k", value)
+
+
+def _update_loses_to_a_swap_after_a_replacement(pools: Any) -> None:
+    _update_loses_to_a_swap(pools, True)
+
+
+def _swap_loses_to_an_update(pools: Any) -> None:
+    scene = Scene(pools, 3, 2)
+    other, swapper = scene.clients
+    assert not other.begin(lambda: other.store.update(b"k", MIDDLE), verb_on("cas", number=3))
+    swap = verb_on("cas", number=60)
+    assert swapper.begin(lambda: swapper.store.swap(b"k", b"old", SMALL), swap)
+    assert other.go()
+    assert swapper.result is False
+    assert scene.store.get(b"k") == MIDDLE
+    scene.store.check()
+
+
 STEPS: Final = (
+    (NEVER_TOLD, _update_loses_to_a_swap),
+    (ANNOUNCED_LATE, _update_loses_to_a_swap),
+    (ANNOUNCED_IN_AN_OLD_VIEW, _update_loses_to_a_swap_after_a_replacement),
+    (SWAPS_BLINDLY, _swap_loses_to_an_update),
     (OBJECT_BEFORE_SLOT, _object_before_the_slot),
     (RULES_UNCHECKED, _rules_meet_the_next_round),
     (HELP_UNCHECKED, _help_meets_the_next_round),

@@ -26,7 +26,7 @@ def intent_is_not_looked_at(self: Any, row: int) -> bool:
 def entry_is_trusted(self: Any, row: int) -> bool:
     """The index is taken at its word, though it was not brought up to date."""
     self.intents[row] = self.endpoint.result(self.intents[row])
-    return not self.journal.resume(self.journals[row], self.intents[row])
+    return not self.journal.found(self.intents[row])
 
 
 def _entry_has_another_key(pools: Any) -> None:

@@ -10,18 +10,17 @@ from unittest import mock
 import limpet
 from kit.cuckoo import RING, Clients, path_scene, some
 from kit.mutants.rcuckoo import (
-    ANYBODYS_BIT,
+    ANYBODYS_LOCK,
     BUSY_IS_SUSPECT,
     BY_THE_PAPER,
-    COMPARED,
     LEASE_IS_SUSPECT,
     LOCKS_FIRST,
     MISSED,
-    NO_SECOND_LOOK,
     ONE_ROW,
     PATH_LOCKED,
+    PATH_OF_BEFORE,
+    PATH_WITHOUT_LOCKS,
     SPINS,
-    STATE_COMES_AGAIN,
     TORN_ONCE,
     TWICE_ONCE,
     UNFENCED,
@@ -29,7 +28,7 @@ from kit.mutants.rcuckoo import (
     VERSION_WRAPS,
     places_of_variant,
 )
-from kit.puppets import Where, verb_on, verb_on_address
+from kit.puppets import Puppet, Where, verb_on, verb_on_address
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
@@ -38,7 +37,7 @@ from limpet.stores.rcuckoo.layout import SLOTS
 
 LEASES_BETWEEN = 0.6
 """Between two meetings: they could be of one wait."""
-NEW = b"new"
+NEW, OTHER = b"new", b"other"
 
 INSERT: Final = dataclasses.replace(
     OPERATIONS["insert"], warm=lambda pool, kv: kv.put(BYSTANDER, OLD)
@@ -62,11 +61,11 @@ def of_two_deaths() -> tuple[str, ...]:
 
 
 def tired(clients: Clients) -> Where:
-    """The look of a refused client, or its tenth try to take locks."""
-    tries = itertools.count(1)
+    """The second attempt of a client that was refused, or its tenth CAS on a lock."""
+    again, tenth = clients.tries(2), clients.takes(10)
 
     def there(verb: str, address: int) -> bool:
-        return clients.looks()(verb, address) or (verb == "mcas" and next(tries) == 10)
+        return any([again(verb, address), tenth(verb, address)])
 
     return there
 
@@ -134,6 +133,12 @@ def nobody_suspected(clients: Clients) -> None:
     assert kinds <= {"recovered"}, "a client at work is taken for one that stands still"
 
 
+def wait_for(clients: Clients, row: int) -> None:
+    """Have the client of the testbed wait for the lock of a row."""
+    clients.store.lookup.enter_table(clients.table)
+    clients.store.lookup.locks.wait_for(row)
+
+
 def _busy_client_is_met_twice(pools: Any) -> None:
     """A waiter finds it with a lock each time, and not the same operation."""
     clients = Clients(pools, 1)
@@ -142,9 +147,9 @@ def _busy_client_is_met_twice(pools: Any) -> None:
     now = [0.0]
     clients.pool.membership.now = lambda: now[0]
     for _ in range(3):
-        assert not busy.begin(lambda: busy.store.update(key, NEW), verb_on("write_words"))
-        clients.store.lookup.locks.wait_for(3)
-        clients.store.recover_owner()
+        assert not busy.begin(lambda: busy.store.update(key, NEW), clients.holds())
+        wait_for(clients, 3)
+        clients.store.recover_holder()
         assert busy.go()
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
@@ -158,13 +163,22 @@ def _repairer_is_met_twice(pools: Any) -> None:
     key = clients.key(3)
     now = [0.0]
     clients.pool.membership.now = lambda: now[0]
+
+    def refused(verb: str, address: int) -> None:
+        if verb == "cas" and address < clients.locks.start:
+            tries.append(address)
+            if len(tries) == 3:
+                clients.pool.endpoint.before = None
+                assert repairer.go()
+
     for _ in range(3):
-        clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
-        given_back = verb_on_address("cas", clients.table, 2)
-        assert not repairer.begin(repairer.pool.recover, given_back)
-        clients.store.lookup.locks.wait_for(8)
-        clients.store.recover_owner()
-        assert repairer.go()
+        clients.die(clients.holds(), lambda store: store.update(key, NEW))
+        assert not repairer.begin(repairer.pool.recover, clients.takes())
+        tries: list[int] = []
+        wait_for(clients, 3)
+        clients.pool.endpoint.before = refused
+        clients.store.recover_holder()
+        assert len(tries) == 3
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
     clients.sound()
@@ -175,10 +189,10 @@ def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
     clients = Clients(pools, 2)
     holder, other = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)
-    clients.die(verb_on("mcas"), lambda store: store.update(key, NEW))
-    assert not holder.begin(lambda: holder.store.update(key, NEW), verb_on("write_words"))
+    clients.die(clients.takes(), lambda store: store.update(key, NEW))
+    assert not holder.begin(lambda: holder.store.update(key, NEW), clients.holds())
     clients.pool.recover()
-    ended = other.begin(lambda: other.store.update(beside, NEW), clients.looks())
+    ended = other.begin(lambda: other.store.update(beside, NEW), clients.tries(2))
     assert holder.go()
     assert ended or other.go()
     assert not ended, "two clients have one lock"
@@ -186,44 +200,44 @@ def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
     clients.sound()
 
 
-def _lock_is_taken_while_states_are_looked_at(pools: Any) -> None:
-    """By a client that had no lock when the repairing client looked at the journals."""
-    clients = Clients(pools, 3)
-    holder, repairer, other = clients.puppets
-    key, beside = clients.key(3), clients.key(3, number=1)
-    clients.die(verb_on("mcas"), lambda store: store.update(key, NEW))
-    at_word = verb_on_address("load", clients.locks)
-    assert not repairer.begin(repairer.pool.recover, at_word)
-    assert not holder.begin(lambda: holder.store.update(key, NEW), verb_on("write_words"))
-    assert repairer.go()
-    ended = other.begin(lambda: other.store.update(beside, NEW), clients.looks())
-    assert holder.go()
-    assert ended or other.go()
-    assert not ended, "two clients have one lock"
+def _dead_client_had_given_back_its_locks(pools: Any) -> None:
+    """It has written its rows, which another client has written since."""
+    clients = Clients(pools, 0)
+    key = clients.key(3)
+    given_back = []
+
+    def there(verb: str, address: int) -> bool:
+        given_back.append(verb == "cas" and address in clients.locks)
+        return sum(given_back) == 4 and not given_back[-1]
+
+    clients.die(there, lambda store: (store.update(key, NEW), store.get(key)))
+    assert clients.locked() == 0
+    clients.store.update(key, OTHER)
+    clients.pool.recover()
+    assert clients.store.get(key) == OTHER, "an update is lost"
     clients.sound()
 
 
-def _state_is_the_same_before_and_after(pools: Any) -> None:
-    """A client has taken a lock meanwhile, and has given it back; the next one has it."""
-    clients = Clients(pools, 4, locks_per_message=1)
-    holder, repairer, next_one, last = clients.puppets
-    held, *_, beside = [clients.key(3, number=number) for number in range(SLOTS + 1)]
-    watched = clients.key(4)  # in one row with `beside`, for which its first one has no room
-    clients.die(verb_on("mcas"), lambda store: store.update(watched, NEW))
-    holder.begin(lambda: holder.store.update(held, NEW), verb_on("mcas"))
-    repairer.begin(repairer.pool.recover, verb_on_address("load", clients.locks))
-    holder.go(verb_on("mcas", number=2))
-    repairer.go(verb_on("load"))
-    holder.go(verb_on("mcas"))
-    repairer.go(verb_on("mcas"))
-    next_one.begin(lambda: next_one.store.update(watched, NEW), verb_on("write_words"))
-    assert repairer.go()
-    assert holder.go()
-    ended = last.begin(lambda: last.store.update(beside, NEW), clients.looks())
-    assert next_one.go()
-    assert ended or last.go()
-    assert not ended, "two clients have one lock"
-    assert {clients.store.get(key) for key in (held, watched, beside)} == {NEW}
+def _dead_client_had_an_operation_before(pools: Any) -> None:
+    """It has locked again the rows of that, which another client has written meanwhile."""
+    clients = Clients(pools, 0)
+    key = clients.key(3)
+
+    def twice(store: Any) -> None:
+        store.update(key, NEW)
+        clients.store.update(key, OTHER)
+        store.update(key, b"late")
+
+    holds, noted = clients.holds(), []
+
+    def there(verb: str, address: int) -> bool:
+        noted.append(holds(verb, address))
+        return sum(noted) == 2
+
+    clients.die(there, twice)
+    assert clients.locked() == 0b11 << 3
+    clients.pool.recover()
+    assert clients.store.get(key) == OTHER, "an update is lost"
     clients.sound()
 
 
@@ -256,36 +270,13 @@ def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
     repairer, other = clients.puppets
     made = Backward(clients)
     made.make_room()
-    die_between = verb_on("write_words", number=4)
-    clients.die(die_between, lambda store: store.insert(made.key, NEW))
-    assert not repairer.begin(repairer.pool.recover, verb_on("write_words"))
-    ended = other.begin(lambda: other.store.update(made.moving, NEW), clients.looks())
+    clients.die(clients.writes(3), lambda store: store.insert(made.key, NEW))
+    assert not repairer.begin(repairer.pool.recover, clients.writes())
+    ended = other.begin(lambda: other.store.update(made.moving, NEW), clients.tries(2))
     assert repairer.go()
     assert ended or other.go()
     assert clients.store.get(made.moving) == NEW
     assert clients.store.get(made.key) is None
-    clients.sound()
-
-
-def _repairer_dies_in_the_midst_of_giving_back(pools: Any) -> None:
-    """Just after it has first changed the word; the next one gives back the rest."""
-    clients = Clients(pools, 0)
-    key = clients.key(3)
-    clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
-    assert bin(clients.locked()).count("1") == 2
-    changed: list[int] = []
-
-    def after_the_first(verb: str, address: int) -> bool:
-        if changed:
-            return True
-        if verb == "mcas":
-            changed.append(address)
-        return False
-
-    clients.die(after_the_first, lambda store: store.pool.recover(), recovers=True)
-    clients.pool.recover()
-    assert clients.locked() == 0, "locks are stranded"
-    clients.store.update(key, NEW)
     clients.sound()
 
 
@@ -301,14 +292,12 @@ def _two_write_a_row_one_after_the_other(pools: Any) -> None:
     clients = Clients(pools, 3, fence="wait")
     first, second, reader = clients.puppets
     key = clients.key(4)
-    torn_by_now = verb_on("write_words", number=3)  # after the journal's image, and the entry
-    assert not first.begin(lambda: first.store.update(key, NEW), torn_by_now)
-    at_lock = verb_on_address("load", clients.locks)
+    assert not first.begin(lambda: first.store.update(key, NEW), clients.writes(2))
+    at_lock = verb_on_address("load", clients.locks[4])
     assert not reader.begin(lambda: torn(reader.store, 4), at_lock)
     assert first.go()
     assert not reader.go(verb_on("read_words"))
-    torn_by_now = verb_on("write_words", number=3)
-    assert not second.begin(lambda: second.store.update(key, b"other"), torn_by_now)
+    assert not second.begin(lambda: second.store.update(key, OTHER), clients.writes(2))
     assert reader.go()
     assert reader.result is False, "a sound row is called damaged"
     assert second.go()
@@ -321,15 +310,19 @@ def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
     mover, reader = clients.puppets
     made = Backward(clients)
     made.make_room()
-    in_both = verb_on("write_words", number=4)
-    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), in_both)
+    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), clients.writes(3))
     checker = reader.store.checker()
-    at_lock = verb_on_address("load", clients.locks)
-    assert not reader.begin(lambda: checker._twice(0, made.moving), at_lock)
+    assert not reader.begin(lambda: checker._twice(0, made.moving), clients.looks())
     assert mover.go()
     assert reader.go()
     assert reader.result is False, "a key that was moved is said to be there twice"
     clients.sound()
+
+
+def with_a_plan(puppet: Puppet) -> Where:
+    """The CAS that takes the first lock when a path was found in the cache."""
+    search = puppet.store.writer.search(0)
+    return lambda verb, address: verb == "cas" and search.searches > 1 and search.length > 0
 
 
 def _two_insert_one_key_by_two_paths(pools: Any) -> None:
@@ -338,11 +331,10 @@ def _two_insert_one_key_by_two_paths(pools: Any) -> None:
     by_first, by_second = clients.puppets
     made = Backward(clients)
     key = made.key
-    planned = verb_on("mcas", number=3)
-    assert not by_second.begin(lambda: by_second.store.put(key, b"second"), planned)
+    assert not by_second.begin(lambda: by_second.store.put(key, b"second"), with_a_plan(by_second))
     made.make_room()
-    assert not by_first.begin(lambda: by_first.store.put(key, b"first"), verb_on("write_words"))
-    ended = by_second.go(clients.looks())
+    assert not by_first.begin(lambda: by_first.store.put(key, b"first"), clients.holds())
+    ended = by_second.go(clients.tries())
     assert by_first.go()
     assert ended or by_second.go()
     clients.sound()
@@ -356,7 +348,7 @@ def _refused_client_keeps_no_others_waiting(pools: Any) -> None:
     clients = Clients(pools, 3, locks_per_message=1)
     still, waiting, third = clients.puppets
     held, needs, free = clients.key(5), clients.key(4), clients.key(3)
-    still.begin(lambda: still.store.update(held, NEW), verb_on("write_words"))
+    still.begin(lambda: still.store.update(held, NEW), clients.holds())
     assert not waiting.begin(lambda: waiting.store.update(needs, NEW), tired(clients))
     ended = third.begin(lambda: third.store.update(free, NEW), tired(clients))
     assert still.go()
@@ -371,7 +363,7 @@ def _stopped_client_goes_on(pools: Any) -> None:
     clients = Clients(pools, 2, fence="wait")
     still, other = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)
-    still.begin(lambda: still.store.update(key, NEW), verb_on("write_words", number=2))
+    still.begin(lambda: still.store.update(key, NEW), clients.writes())
     looks = itertools.count(1)
 
     def patient(verb: str, address: int) -> bool:
@@ -411,12 +403,11 @@ STEPS: Final = (
     (VERSION_WRAPS, _row_is_written_256_times),
     (BUSY_IS_SUSPECT, _busy_client_is_met_twice),
     (LEASE_IS_SUSPECT, _repairer_is_met_twice),
-    (ANYBODYS_BIT, _living_client_has_the_lock_of_the_dead),
-    (NO_SECOND_LOOK, _lock_is_taken_while_states_are_looked_at),
-    (STATE_COMES_AGAIN, _state_is_the_same_before_and_after),
+    (ANYBODYS_LOCK, _living_client_has_the_lock_of_the_dead),
+    (PATH_WITHOUT_LOCKS, _dead_client_had_given_back_its_locks),
+    (PATH_OF_BEFORE, _dead_client_had_an_operation_before),
     (UNFENCED, _stopped_client_goes_on),
     (LOCKS_FIRST, _both_copies_are_locked_while_one_is_cleared),
-    (COMPARED, _repairer_dies_in_the_midst_of_giving_back),
     (TORN_ONCE, _two_write_a_row_one_after_the_other),
     (TWICE_ONCE, _key_is_moved_while_its_copies_are_counted),
     (PATH_LOCKED, _two_insert_one_key_by_two_paths),

@@ -15,10 +15,9 @@ from limpet.stores.swarm.layout import DONE
 HOUR_US: Final = 3_600_000_000
 
 
-def takes_what_it_sees(self: Any, register: Any) -> Any:
+def takes_what_it_sees(self: Any, register: Any) -> bool:
     """A batch returns the greatest tuple it has read, wherever that is."""
-    quorum = register.quorum
-    return quorum.value_of(quorum.top) if quorum.arrived() == DONE else None
+    return bool(register.quorum.arrived() == DONE)
 
 
 def never_stale(self: Any, w: int, held: int, outcome: int, wrote: int) -> int:
@@ -83,7 +82,7 @@ STEPS: Final = (
     (
         Mutant(
             "batch-reads-a-minority", (),
-            (replaced("swarm/batch_reads", "BatchReads.value_of", takes_what_it_sees),),
+            (replaced("swarm/batches", "BatchReads.is_settled", takes_what_it_sees),),
         ),
         _minority_is_lost,
     ),
@@ -119,7 +118,7 @@ def ends_at_the_first(post_all: Any) -> Any:
 EXPLORED: Final = (
     Mutant(
         "goes-on-before-all-has-happened", ("history", "node", "error", "check"),
-        (Change("swarm/batch_writes", "BatchWrites._post_all", ends_at_the_first),),
+        (Change("swarm/batches", "BatchWrites._post_all", ends_at_the_first),),
         exploration={"program": "pa mab ga|pb mab gb|ga gb", "node_failures": 1},
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from kit.mutants.swarm import (
     NUMBER_IS_LEFT,
     SIDE_STAYS,
     STAMP_IS_NOT_COMPARED,
+    TAKEN_FROM_THE_LIVING,
     WRITTEN_WITHOUT_A_LOOK,
 )
 from kit.puppets import Puppet, verb_on, verb_on_address
@@ -23,7 +25,8 @@ from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.core.status import VACANT_CLASS
-from limpet.stores.swarm.words import side_of
+from limpet.stores.swarm.layout import HEADER
+from limpet.stores.swarm.register import row_of, side_of
 
 PATIENCE_S: Final = 10.0
 KEYS_MAX: Final = 400
@@ -227,7 +230,61 @@ def buffer_is_written_beside_a_reader(pools: Any) -> None:
     assert store.get(b"k") == b"middle"
 
 
+def step_of_a_client_given_up_lands_late(pools: Any) -> None:
+    """A client of a host that stood still was stopped between the look at its slot and one word of
+    a value. Others have given it up, and the next client of its slot has written to the key. Then
+    the word lands, and a node is lost."""
+    pool = pools(nodes=3, multi_host=True, lease=60)
+    store = pool.store("swarm", name="test", capacity=50, replicas=3)
+    store.put(b"k", b"old")
+    late, other = (Puppet(pools, pool.url, "swarm") for _ in range(2))
+    for value in (b"1", b"2", b"3"):
+        late.store.update(b"k", value)
+    place = store.register.place
+    nodes = [place.address((place.first + n) % 3) >> NODE_SHIFT for n in range(2)]
+    stops: list[int] = []
+
+    def writes_its_value(verb: str, address: int) -> bool:
+        if verb == "write_gather" and address >> NODE_SHIFT == nodes[1]:
+            stops.append(address + HEADER)
+        return bool(stops)
+
+    assert not late.begin(functools.partial(late.store.update, b"k", b"late"), writes_its_value)
+    ident = late.pool.client.ident
+    pool.exclusively(lambda: pool.membership.recover(*pool.membership.place(ident)))
+    late.pool.membership.locks.drop(ident >> INCARNATION_BITS)  # it was of a host of its own
+    heir = Puppet(pools, pool.url, "swarm")
+    assert heir.pool.client.ident >> INCARNATION_BITS == ident >> INCARNATION_BITS
+    for turn in range(3):
+        heir.store.update(b"k", b"of the heir %d" % turn)
+        pool.endpoint.store(stops[0], int.from_bytes(b"too late", "little"))
+        for client in (heir, other):
+            assert client.store.get(b"k") == b"of the heir %d" % turn
+        assert _copies(store, b"of the heir %d" % turn) == 2
+    with contextlib.suppress(limpet.ClientError):
+        late.abandon()
+    pool.fail_node(nodes[0])
+    assert other.store.get(b"k") == heir.store.get(b"k") == b"of the heir 2"
+    store.check()
+
+
+def _copies(store: Any, value: bytes) -> int:
+    """How many replicas have the value in the buffer that their greatest tuple leads to."""
+    (reference,) = store.slots_taken()
+    quorum = store.register.quorum
+    assert store.register.recycling.visit(reference)
+    quorum.read_all()
+    found = 0
+    for replica in quorum.replicas:
+        top = max(replica.metadata(row) for row in range(store.register.place.writers))
+        if buffer := replica.named(row_of(top), side_of(top)):
+            at = store.register.place.beside(buffer, replica.k) + HEADER
+            found += store.pool.endpoint.read(at, len(value)) == value
+    return found
+
+
 STEPS: Final = (
+    (TAKEN_FROM_THE_LIVING, step_of_a_client_given_up_lands_late),
     (WRITTEN_WITHOUT_A_LOOK, buffer_is_anothers),
     (HANDLES_DO_NOT_SHARE, row_has_two_handles),
     (SIDE_STAYS, value_is_written_and_not_put),

@@ -1,0 +1,49 @@
+"""`limpet serve`: the memory nodes of a pool for clients of other hosts (docs/network.md)."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from limpet.cli.common import any_owner, pool_argument
+from limpet.shm.net.backend import parse_address, require_compiled
+from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
+
+
+@click.command()
+@pool_argument
+@click.option("--listen", required=True, metavar="ADDR:PORT",
+              help="The address of this host at which clients connect; port 0: any.")  # fmt: skip
+@click.option("--secret-file", required=True, type=click.Path(dir_okay=False),
+              help="The secret that clients must have, too; mode 600.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(1, CLIENTS_MAX), default=CLIENTS,
+              show_default=True, help="Connections at a time.")  # fmt: skip
+@click.option("--node", "served", type=int, multiple=True, metavar="NUMBER",
+              help="Serve only this memory node; may be repeated.  [default: all]")  # fmt: skip
+def serve(url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...]) -> None:
+    """Serve the memory nodes of a pool of this host over a network, until it is interrupted.
+
+    Clients open net://ADDR:PORT/NAME, with the same secret in the file LIMPET_SECRET_FILE. The pool
+    is one made with --multi-host. Its memory outlives the server. Use a private network: what goes
+    over it is not encrypted.
+    """
+    host, port = parse_address(listen)
+    require_compiled()
+    from limpet.shm.net.server import Server
+
+    server = Server(
+        url, host, port, read_secret(secret_file),
+        clients=clients, served=served, any_owner=any_owner(),
+    )  # fmt: skip
+
+    def stop(*_: Any) -> None:
+        server.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    nodes = ", ".join(map(str, sorted(server.served)))
+    address = f"net://{host}:{server.port}/{server.name}"
+    click.echo(f"serving {server.url}, nodes {nodes}, at {address}")
+    server.run()

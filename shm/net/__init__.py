@@ -1,0 +1,1 @@
+"""Memory nodes over a network: messages, libfabric, the server and its clients."""

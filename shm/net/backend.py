@@ -1,0 +1,208 @@
+"""`net://HOST:PORT,HOST:PORT/NAME`: the pool NAME, whose memory nodes are behind these servers.
+
+A pool is made, destroyed and given new memory on the host of its memory (`limpet serve`); this
+location only opens it. The first server has the control segment; each of the others some nodes. The
+secret that servers and clients share is in the file that LIMPET_SECRET_FILE names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+
+from limpet.shm import uninterrupted as threads
+from limpet.shm.backends.backend import Location
+from limpet.shm.clients.fencing import Heart
+from limpet.shm.endpoint.fabric import BUILD, Endpoint
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES
+from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word
+from limpet.shm.errors import LimpetError, NodeFailed, ParameterError
+from limpet.shm.net.wire import read_secret
+
+if BUILD == "compiled":
+    from limpet.shm.net.link import Link, RemoteNode
+    from limpet.shm.net.remote import RemoteEndpoint
+else:
+    RemoteEndpoint = Endpoint  # `require_compiled` refuses before one is used
+
+if TYPE_CHECKING:
+    from limpet.shm.backends.backend import Plan, SegmentPlace, Usage
+    from limpet.shm.backends.numa import NodeOptions
+
+VARIABLE: Final = "LIMPET_SECRET_FILE"
+_SERVER: Final = re.compile(r"([A-Za-z0-9_.-]+):([0-9]{1,5})")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.,-]{1,200}")
+
+
+def require_compiled() -> None:
+    """Raises ParameterError on the pure build, which has no libfabric."""
+    if BUILD != "compiled":
+        raise ParameterError(
+            "memory nodes over a network need the compiled build of limpet, and this is the pure "
+            "one (LIMPET_PURE): install it with a C compiler"
+        )
+
+
+def require_libfabric() -> None:
+    """Raises LimpetError where pools cannot be used over a network: what is missing."""
+    require_compiled()
+    from limpet.shm.net import libfabric
+
+    libfabric.library()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT. Raises ParameterError."""
+    if text.startswith("["):
+        raise ParameterError(f"{text!r}: there is no IPv6 yet; give a name, or an IPv4 address")
+    found = _SERVER.fullmatch(text)
+    if found is None or int(found[2]) > 65535:
+        raise ParameterError(f"{text!r} is not the address of a server: HOST:PORT")
+    return found[1], int(found[2])
+
+
+class RemoteHeart(Heart):
+    """The lease of a remote client: a thread that sends beats, and gives up a pin that is old."""
+
+    endpoint: Any = None
+
+    def start(self, membership: Any) -> None:
+        self.endpoint = membership.endpoint
+        self._running = running = threading.Lock()
+        running.acquire()
+        if threads.ending:
+            return
+        target = (weakref.ref(membership), running, membership.client.word)
+        self._thread = threading.Thread(target=_beat, args=target, name="limpet-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """As of `Heart`; a last beat has what the client has counted since the one before."""
+        if self.endpoint is not None:
+            self.endpoint.beat()
+        super().stop()
+
+
+def _beat(client: weakref.ref[Any], running: threading.Lock, word: int) -> None:
+    while True:
+        membership = client()
+        if membership is None or membership.client.word != word:
+            return
+        pause_s = membership.lease_s / 4
+        try:
+            membership.endpoint.beat()
+            _rest(membership)
+        except NodeFailed as error:
+            if error.node == CONTROL_NODE:
+                return  # the client's next operation says so
+        except LimpetError:
+            return  # likewise
+        del membership
+        if running.acquire(timeout=pause_s):
+            return
+
+
+def _rest(membership: Any) -> None:
+    """If no operation runs, give up a pin that is older than it may be."""
+    client, endpoint = membership.client, membership.endpoint
+    lasting = client.lasting
+    if membership.now() - lasting.since_s >= lasting.quarter_s and endpoint.begin_idle():
+        try:
+            lasting.give_up()
+        finally:
+            endpoint.end()
+
+
+@dataclasses.dataclass(frozen=True)
+class Servers(Location):
+    """The pool `name` behind `servers`."""
+
+    scheme: ClassVar[str] = "net"
+    example: ClassVar[str] = "net://HOST:PORT/NAME"
+    endpoint_class: ClassVar[Any] = RemoteEndpoint
+    heart_class: ClassVar[Any] = RemoteHeart
+
+    servers: tuple[tuple[str, int], ...]
+    name: str
+
+    @classmethod
+    def parse(cls, url: str, rest: str) -> Location:
+        addresses, _, name = rest.partition("/")
+        if _NAME.fullmatch(name) is None:
+            raise ParameterError(f"{url!r} does not name a pool; write {cls.example}")
+        servers = tuple(map(parse_address, addresses.split(",")))
+        if len(set(servers)) < len(servers):
+            raise ParameterError(f"{url!r} names a server twice")
+        return cls(servers, name)
+
+    @property
+    def url(self) -> str:
+        return f"net://{','.join(f'{host}:{port}' for host, port in self.servers)}/{self.name}"
+
+    def open_remote(self) -> tuple[list[Any], Any, bytes]:
+        require_compiled()
+        path = os.environ.get(VARIABLE)
+        if not path:
+            raise ParameterError(
+                f"{self}: {VARIABLE} has to name the file with the secret of its servers"
+            )
+        secret = read_secret(path)
+        links: list[Any] = []
+        try:
+            for host, port in self.servers:
+                links.append(Link(host, port, self.name, secret))
+            return _opened(links)
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+
+    def _elsewhere(self) -> NoReturn:
+        raise ParameterError(
+            f"{self} is a pool on other hosts: it is made, served, listed, destroyed and given new "
+            "memory there"
+        )
+
+    def usage(self) -> Usage | None:
+        self._elsewhere()
+
+    def path(self, index: int, generation: int = 0) -> Path:
+        self._elsewhere()
+
+    def place(self, index: int, generation: int = 0) -> SegmentPlace:
+        self._elsewhere()
+
+    def create(
+        self, index: int, size: int, options: NodeOptions, generation: int = 0
+    ) -> tuple[SegmentPlace, int]:
+        self._elsewhere()
+
+    def plan(self, nodes: Any, node_size: Any, control_size: Any) -> Plan:
+        self._elsewhere()
+
+    def removable(self, any_owner: bool) -> list[tuple[int, int]]:
+        self._elsewhere()
+
+
+def _opened(links: list[Any]) -> tuple[list[Any], Any, bytes]:
+    """The nodes that are in service and the control segment, parameters, uuid."""
+    block = links[0].superblock
+    for link in links[1:]:
+        if link.superblock.uuid != block.uuid:
+            raise ParameterError(f"{link.where} has another pool than {links[0].where}")
+    control = RemoteNode(links, CONTROL_NODE, block.size)
+    count = block.parameters.nodes
+    endpoint = RemoteEndpoint()
+    endpoint.attach(CONTROL_NODE, control, control.size)
+    words = memoryview(endpoint.read(NODE_STATES, 8 * count)).cast("Q")
+    nodes = [
+        control.sibling(index, block.parameters.node_size, generation_of(word))
+        for index, word in enumerate(words)
+        if word == node_word(generation_of(word), IN_SERVICE)
+    ]
+    return [*nodes, control], block.parameters, block.uuid

@@ -1,0 +1,1014 @@
+"""Pools over a network: servers and clients of this host, over loopback. No client maps memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.processes import end, exit_code, fork
+from kit.stores import accounted, checked, key_of, sound
+
+import limpet
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
+from limpet.shm.net import wire
+from limpet.stores.figures import Figures, rates
+
+if BUILD == "pure":
+    pytest.skip("the pure build has no libfabric", allow_module_level=True)
+
+from limpet.shm.net.link import Link
+
+from limpet.shm.net import codec, libfabric, link
+from limpet.shm.net import server as serving
+from limpet.shm.net.server import Server
+
+KINDS = ("race", "rtx-race", "swarm", "fusee", "rtx-sherman", "rcuckoo", "loco")
+SECRET = b"a secret of a test, 0123456789"
+LEASE_S = 2.0
+START_S = 60
+LIFETIME_S = 150
+
+
+def _why_not() -> str:
+    try:
+        libfabric.library()
+    except libfabric.NoLibfabric as error:
+        return str(error)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")
+
+
+class Served:
+    """A pool that this process does not map, and the processes of its servers."""
+
+    def __init__(self, url: str, secret: Path) -> None:
+        self.url = url
+        self.secret = secret
+        self.servers: list[int] = []
+        """Their pids."""
+        self.addresses: list[str] = []
+        self.opened: list[limpet.Pool] = []
+
+    def serve(self, *nodes: int, clients: int = 16, port: int = 0) -> None:
+        """Start a server of these nodes; of all, without any."""
+        out, into = os.pipe()
+
+        def run() -> None:
+            os.close(out)
+            server = Server(self.url, "127.0.0.1", port, SECRET, clients=clients, served=nodes)
+            signal.signal(signal.SIGTERM, lambda *_: server.stop())
+            os.write(into, b"%d\n" % server.port)
+            os.close(into)
+            server.run()
+
+        self.servers.append(fork(run, LIFETIME_S))
+        os.close(into)
+        with open(out, "rb") as told:
+            address = f"127.0.0.1:{int(told.readline())}"
+        if address not in self.addresses:
+            self.addresses.append(address)
+
+    def kill(self, server: int) -> None:
+        end(self.servers.pop(server))
+
+    @property
+    def net(self) -> str:
+        return f"net://{','.join(self.addresses)}/{self.url.rpartition('/')[2]}"
+
+    def open(self) -> Any:
+        """The pool, as a remote client."""
+        pool = limpet.open(self.net)
+        self.opened.append(pool)
+        return pool
+
+    def open_when_there_is_room(self) -> Any:
+        """As `open`, once a client that has gone is not counted any more."""
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                return self.open()
+            except limpet.ClientError:
+                assert time.monotonic() < deadline
+
+    def mapped(self) -> Any:
+        """The pool, mapped."""
+        pool = limpet.open(self.url)
+        self.opened.append(pool)
+        return pool
+
+    def end(self) -> None:
+        for pool in reversed(self.opened):
+            with contextlib.suppress(limpet.LimpetError):
+                pool.close()
+        codes: set[int] = set()
+        for server in self.servers:
+            os.kill(server, signal.SIGTERM)
+            codes.add(exit_code(server))
+        limpet.destroy(self.url)
+        assert codes <= {0}
+
+
+Make = Callable[..., Served]
+
+
+@pytest.fixture
+def served(
+    make_url: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
+    """Makes pools with servers."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    monkeypatch.setenv("LIMPET_SECRET_FILE", str(secret))
+    made: list[Served] = []
+
+    def make(nodes: int = 1, servers: int = 1, clients: int = 16, **parameters: Any) -> Served:
+        url = make_url()
+        limpet.create(
+            url, nodes=nodes, node_size="4MiB", multi_host=True, lease=LEASE_S, **parameters
+        ).close()
+        found = Served(url, secret)
+        made.append(found)
+        for server in range(servers):
+            found.serve(*(range(server, nodes, servers) if servers > 1 else ()), clients=clients)
+        return found
+
+    try:
+        yield make
+    finally:
+        for one in made:
+            one.end()
+
+
+def maps_nothing() -> bool:
+    return "limpet.test-" not in Path("/proc/self/maps").read_text()
+
+
+def nodes_for(kind: str) -> int:
+    return 3 if kind in ("swarm", "fusee") else 1
+
+
+# ---- stores and channels ------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive("the same verbs", quick=["race", "swarm", "rtx-sherman"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_store_does_as_a_dict_does(served: Make, kind: str) -> None:
+    there = served(nodes_for(kind))
+    pool = there.open()
+    assert maps_nothing()
+    store = pool.store(kind, "s", **({"capacity": 1000} if kind != "rtx-sherman" else {}))
+    source, model = random.Random(3), {}
+    for _ in range(250):
+        key, value = b"%d" % source.randrange(30), source.randbytes(source.choice((8, 40, 700)))
+        choice = source.randrange(6)
+        if choice < 3:
+            store.put(key, value)
+            model[key] = value
+        elif choice == 3 and key in model:
+            store.delete(key)
+            del model[key]
+        elif choice == 4 and key not in model:
+            store.insert(key, value)
+            model[key] = value
+        else:
+            assert store.get(key) == model.get(key)
+    assert dict(store.items()) == model
+    assert store.get_many(list(model)) == list(model.values())
+    assert len(store) == len(model)
+    sound(store)
+    assert maps_nothing()
+    mapped = there.mapped().store(kind, "s")
+    assert dict(mapped.items()) == model
+    mapped.put(b"of a mapped client", b"1")
+    assert store.get(b"of a mapped client") == b"1"
+
+
+def test_large_values_come_back_whole(served: Make) -> None:
+    store = served().open().store("race", "s", capacity=100)
+    for size in (32 << 10, (32 << 10) + 1, 130_000, 1 << 20):
+        value = random.Random(size).randbytes(size)
+        store.put(b"k", value)
+        assert store.get(b"k") == value
+    checked(store)
+
+
+def test_dict_queue_lock_and_transaction(served: Make) -> None:
+    pool = served().open()
+    config = pool.dict("config")
+    config["a"] = {"b": [1, 2]}
+    assert config["a"] == {"b": [1, 2]}
+    jobs = pool.queue("jobs")
+    jobs.put(b"one")
+    jobs.put(b"two")
+    assert [jobs.get(), jobs.get()] == [b"one", b"two"]
+    with pool.lock("l"):
+        pool.counter("n").add(3)
+    accounts = pool.store("rtx-race", "accounts", capacity=100)
+    accounts.put(b"a", b"5")
+
+    def move(tx: Any) -> None:
+        tx.put(accounts, b"b", tx.get(accounts, b"a"))
+        tx.delete(accounts, b"a")
+
+    pool.transaction(move)
+    assert (accounts.get(b"a"), accounts.get(b"b")) == (None, b"5")
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_clients_count_together(served: Make, servers: int) -> None:
+    """Remote clients and a mapped one add to one word, and to keys of a replicated store."""
+    there = served(3, servers)
+    there.open().store("swarm", "s", capacity=100)
+
+    def work(open_: Callable[[], Any], number: int) -> Callable[[], None]:
+        def run() -> None:
+            with open_() as pool:
+                counter, store = pool.counter("n"), pool.store("swarm", "s")
+                for step in range(100):
+                    counter.add(1)
+                    store.put(b"%d-%d" % (number, step % 10), b"%d" % step)
+
+        return run
+
+    opens = [lambda: limpet.open(there.net)] * 2 + [lambda: limpet.open(there.url)]
+    children = [fork(work(open_, number)) for number, open_ in enumerate(opens)]
+    assert [exit_code(pid) for pid in children] == [0, 0, 0]
+    pool = there.open()
+    assert pool.counter("n").value == 300
+    store = pool.store("swarm", "s")
+    assert sorted(store.items()) == sorted(
+        (b"%d-%d" % (number, step), b"%d" % (90 + step))
+        for number in range(3)
+        for step in range(10)
+    )
+    sound(store)
+
+
+# ---- costs --------------------------------------------------------------------------------------
+
+
+def messages(pool: Any, work: Callable[[], object]) -> int:
+    """The least messages of a few calls: every now and then one pins anew, or needs memory."""
+    found = []
+    for _ in range(8):
+        before = pool.endpoint.messages
+        work()
+        found.append(pool.endpoint.messages - before)
+    return min(found)
+
+
+def test_messages_of_race_are_its_round_trips(served: Make) -> None:
+    pool = served().open()
+    store = pool.store("race", "s", capacity=1000)
+    store.put(b"k", b"v" * 40)
+    assert messages(pool, lambda: store.get(b"k")) == 2
+    # three phases, and the background at the end, for which nobody waits
+    assert messages(pool, lambda: store.update(b"k", b"w" * 40)) == 3 + 1
+
+
+def test_messages_of_rcuckoo_are_its_round_trips(served: Make) -> None:
+    pool = served(3).open()
+    store = pool.store("rcuckoo", "s", capacity=1000)
+    keys = [b"%d" % number for number in range(16)]
+    store.put_many([(key, b"v" * 40) for key in keys])
+    assert messages(pool, lambda: store.get(keys[0])) == 1
+    assert messages(pool, lambda: store.get_many(keys)) == 1
+    # two phases, and the background at the end, for which nobody waits
+    assert messages(pool, lambda: store.update(keys[0], b"w" * 40)) == 2 + 1
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_messages_of_a_batch_of_swarm_are_one_to_each_server(served: Make, servers: int) -> None:
+    pool = served(3, servers).open()
+    store = pool.store("swarm", "s", capacity=1000)
+    keys = [b"%d" % number for number in range(16)]
+    store.put_many([(key, b"v" * 40) for key in keys])
+    before = store.stats()["round_trips"]
+    assert messages(pool, lambda: store.get_many(keys)) == servers
+    assert store.stats()["round_trips"] - before == 8
+
+
+def test_keys_of_loco_are_read_in_batches(served: Make) -> None:
+    pool = served().open()
+    store = pool.store("loco", "s", capacity=1000)
+    store.put_many([(b"%d" % number, b"v") for number in range(200)])
+    assert messages(pool, lambda: list(store.keys())) < 60
+    assert len(list(store.keys())) == 200
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("race", 2), ("swarm", 1)])
+def test_operations_of_a_window_share_their_messages(
+    served: Make, kind: str, expected: int
+) -> None:
+    pool = served(nodes_for(kind)).open()
+    store = pool.store(kind, "s", capacity=1000)
+    keys = [b"%d" % number for number in range(16)]
+    store.put_many([(key, b"v" * 40) for key in keys])
+
+    def window() -> None:
+        with store.pipeline(16) as pipeline:
+            found = [pipeline.get(key) for key in keys]
+        assert [one.result() for one in found] == [b"v" * 40] * 16
+
+    assert messages(pool, window) == expected
+
+
+def test_changes_of_a_window_share_their_messages_and_keep_their_order(served: Make) -> None:
+    pool = served().open()
+    store = pool.store("race", "s", capacity=1000)
+    keys = [b"%d" % number for number in range(16)]
+    store.put_many([(key, b"v") for key in keys])
+
+    def window() -> None:
+        with store.pipeline(16) as pipeline:
+            for key in keys:
+                pipeline.update(key, b"w" * 40)
+
+    alone = messages(pool, lambda: store.update(keys[0], b"w" * 40))
+    assert messages(pool, window) <= 2 * alone
+    with store.pipeline(32) as pipeline:
+        for step in range(8):
+            pipeline.put(b"k", b"%d" % step)
+            found = pipeline.get(b"k")
+    assert found.result() == b"7"
+    sound(store)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_counts_of_remote_clients_are_those_of_the_pool(served: Make, servers: int) -> None:
+    there = served(3, servers)
+    mapped = there.mapped()
+    mapped.store("race", "s", capacity=100)
+    figures = Figures(mapped)
+    before = figures.look()
+    for _ in range(2):
+        with limpet.open(there.net) as pool:
+            store = pool.store("race", "s")
+            for number in range(20):
+                store.put(b"%d" % number, b"v")
+            for number in range(25):
+                store.get(b"%d" % number)
+    report = rates(before, figures.look())
+    assert report["total"]["operations"] == 2 * 45
+    (row,) = report["stores"]
+    assert row["hit_ratio"] == pytest.approx(20 / 25)
+    # While it lives, it tells with each beat.
+    pool = there.open()
+    before = figures.look()
+    pool.store("race", "s").put(b"k", b"v")
+    deadline = time.monotonic() + START_S
+    while not (report := rates(before, figures.look()))["total"]["operations_per_s"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (row,) = [row for row in report["clients"] if row["remote"]]
+    assert row["operations_per_s"] == row["changes_per_s"] > 0
+
+
+# ---- failures -----------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive("the same verbs", quick=["race", "swarm"])
+@pytest.mark.parametrize("kind", ["race", "swarm", "rtx-sherman"])
+def test_killed_client_is_recovered(served: Make, kind: str) -> None:
+    there = served(nodes_for(kind))
+    pool = there.open()
+    store = pool.store(kind, "s")
+    for number in range(20):
+        store.put(b"%d" % number, b"0")
+    ready, into = os.pipe()
+
+    def victim() -> None:
+        with limpet.open(there.net) as own:
+            mine = own.store(kind, "s")
+            for step in range(1 << 30):
+                mine.put(b"%d" % (step % 20), b"%d" % step * 20)
+                if step == 30:
+                    os.write(into, b"x")
+
+    child = fork(victim)
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(into)
+    os.kill(child, signal.SIGKILL)
+    assert exit_code(child) == -signal.SIGKILL
+    found: dict[str, Any] = {}
+    taken = 0
+    deadline = time.monotonic() + START_S
+    while not found.get("clients") and time.monotonic() < deadline:
+        before = pool.endpoint.messages
+        found = pool.recover()
+        taken = pool.endpoint.messages - before
+    # Pages of entries and arrays of words are read at once, not one word after another.
+    assert found["clients"]
+    assert taken <= 90
+    assert messages(pool, pool.recover) <= 40
+    for number in range(20):
+        store.put(b"%d" % number, b"after")
+    sound(store)
+
+
+def test_forked_child_is_a_client_of_its_own(served: Make) -> None:
+    pool = served().open()
+    store = pool.store("race", "s", capacity=100)
+    ours = pool.client_id
+
+    def child() -> None:
+        store.put(b"child", b"%d" % pool.client_id)
+        pool.close()
+
+    assert exit_code(fork(child)) == 0
+    assert int(store.get(b"child")) != ours == pool.client_id
+    store.put(b"parent", b"1")
+    sound(store)
+
+
+class Stop(Exception):
+    """Raised by a signal handler."""
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_handle_works_on_after_exceptions_of_a_signal_handler(served: Make, servers: int) -> None:
+    there = served(3, servers)
+    pool = there.open()
+    store = pool.store("race", "s", capacity=100)
+    keys = [b"%d" % number for number in range(5)]
+    for key in keys:
+        store.put(key, b"0")
+
+    def handler(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, handler)
+    stopped = 0
+    try:
+        for number in range(1, 400):
+            value = b"%d" % number
+            with contextlib.suppress(Stop):
+                # A last exception may come when the work is done; none after `setitimer`.
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + number % 20 * 1e-4)
+                    for key in keys * 4:
+                        store.put(key, value)
+                        store.get(key)
+                except Stop:
+                    stopped += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            for key in keys:
+                assert int(store.get(key)) <= number
+            if stopped == 50:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert stopped
+    store.put(b"after", b"1")
+    assert store.get(b"after") == b"1"
+    sound(store)
+
+
+def test_libfabric_takes_no_signal_from_the_program() -> None:
+    code = """if 1:
+        import os, signal
+        def handler(*_):
+            raise SystemExit(9)
+        signal.signal(signal.SIGTERM, handler)
+        from limpet.shm.net.libfabric import Listener
+        Listener("127.0.0.1", 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+
+
+def test_no_exception_of_a_signal_handler_is_dropped(
+    served: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = served().open().store("race", "s", capacity=100)
+    store.put(b"k", b"0")
+    raised, dropped = [0], []
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+
+    def handler(*_: object) -> None:
+        raised[0] += 1
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, handler)
+    arrived = 0
+    try:
+        for number in range(1, 300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + number % 40 * 1e-4)
+                while raised[0] == arrived:
+                    store.update(b"k", b"%d" % number)
+                    store.get(b"k")
+            except Stop:
+                arrived += 1
+            assert raised[0] == arrived
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert arrived
+    assert dropped == []
+    sound(store)
+
+
+def test_forked_child_keeps_files_that_are_not_of_the_connection(served: Make) -> None:
+    """Another handle's sockets to the same server are closed, and files get their numbers."""
+    there = served()
+    first, second = there.open(), there.open()
+    host, _, port = there.addresses[0].partition(":")
+    numbers = {fd for fd, _, _ in libfabric.sockets_to(host, int(port))}
+    first.close()
+    with contextlib.ExitStack() as files:
+        opened = [files.enter_context(open(os.devnull)) for _ in range(16)]
+        assert numbers & {file.fileno() for file in opened}
+
+        def child() -> None:
+            assert [file.read() for file in opened] == [""] * 16
+            second.counter("n").add(1)
+
+        assert exit_code(fork(child)) == 0
+    assert second.counter("n").value == 1
+
+
+def test_killed_server_is_a_failed_node(served: Make) -> None:
+    there = served(3, 3)
+    pool = there.open()
+    store = pool.store("swarm", "s", capacity=100)
+    single = pool.store("race", "r", capacity=100)
+    for number in range(10):
+        store.put(b"%d" % number, b"v")
+    there.kill(2)
+    for number in range(10):
+        assert store.get(b"%d" % number) == b"v"
+        store.put(b"%d" % number, b"w")
+        assert store.get(b"%d" % number) == b"w"
+    assert [node["state"] for node in pool.nodes()] == ["in service", "in service", "failed"]
+    there.kill(0)
+    with pytest.raises(
+        limpet.NodeFailed, match=r"control segment.*lost.*open the pool again when the server is"
+    ):
+        single.put(b"k", b"v")
+
+
+def cut_off(pool: Any, server: int, how: str) -> contextlib.ExitStack:
+    """End this client's connection to that server by a "reset", or let nothing pass any more until
+    the stack is closed. The server goes on."""
+    kept = contextlib.ExitStack()
+    for fd, _, _ in pool.mapped.segments[-1].links[server].sockets:
+        connection = kept.enter_context(socket.socket(fileno=os.dup(fd)))
+        if how == "reset":
+            connection.shutdown(socket.SHUT_RDWR)
+        else:
+            near, far = socket.socketpair()
+            kept.enter_context(far)
+            with near:
+                os.dup2(near.fileno(), fd)
+    return kept
+
+
+@pytest.mark.parametrize("how", ["reset", "silence"])
+def test_client_that_is_cut_off_alone_leaves_and_marks_no_node(
+    served: Make, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The other server answers that of the control segment, so it is the client that is lost. Of a
+    reset that server hears, and gives the client up itself. It has no room for more clients."""
+    there = served(3, 3, clients=2)
+    pool, other = there.open(), there.open()
+    store = pool.store("swarm", "s", capacity=100)
+    store.put(b"k", b"v")
+    ident = pool.client_id
+    monkeypatch.setattr(link, "DEADLINE_S", 0.5)
+    with cut_off(pool, 2, how):
+        for _ in range(2):
+            kinds = (limpet.NodeFailed, limpet.ClientError)
+            with pytest.raises(kinds, match="open the pool again") as caught:
+                store.put(b"k", b"w")
+        assert how == "reset" or "cut off from it, and has left" in str(caught.value)
+        monkeypatch.undo()
+        assert other.recover()["clients"] == [ident]
+        monkeypatch.setenv("LIMPET_SECRET_FILE", str(there.secret))
+    assert {node["state"] for node in other.nodes()} == {"in service"}
+    pool.close()
+    again = there.open_when_there_is_room().store("swarm", "s")
+    assert again.get(b"k") in (b"v", b"w")
+    again.put(b"k", b"x")
+    assert other.store("swarm", "s").get(b"k") == b"x"
+    sound(again)
+
+
+def test_server_that_is_back_before_it_was_missed_is_not_lost(served: Make) -> None:
+    """Its memory is the same; it was unreachable."""
+    there = served(3, 3)
+    pool, other = there.open(), there.open()
+    pool.store("race", "r", capacity=100).put(b"k", b"v")
+    port = int(there.addresses[2].rpartition(":")[2])
+    there.kill(2)
+    there.serve(2, port=port)
+    for each in (pool, other):
+        with pytest.raises(limpet.NodeFailed, match="cut off"):
+            each.endpoint.read(2 << 40, 8)
+    again = there.open()
+    assert {node["state"] for node in again.nodes()} == {"in service"}
+    assert again.store("race", "r").get(b"k") == b"v"
+
+
+def test_handle_that_has_lost_a_server_says_that_the_pool_is_to_be_opened_again(
+    served: Make,
+) -> None:
+    there = served(3, 3)
+    store = there.open().store("race", "r", capacity=100)
+    for number in range(20):
+        store.put(b"%d" % number, b"v")
+    there.kill(2)
+    errors = []
+    for number in range(20):
+        try:
+            assert store.get(b"%d" % number) == b"v"
+        except limpet.NodeFailed as error:
+            errors.append(str(error))
+    assert errors
+    assert all(error.endswith("; open the pool again") for error in errors)
+
+
+ENDS = """if True:
+    import limpet, sys
+    pool = limpet.open(sys.argv[1])
+    store = pool.store("fusee", "f", capacity=100)
+    for number in range(20):
+        store.put(b"%d" % number, b"v")
+    print(flush=True)
+    input()
+    for number in range(20):
+        try:
+            store.put(b"%d" % number, b"w")
+        except limpet.NodeFailed as error:
+            print(error)
+    if sys.argv[2:]:
+        pool.close()
+"""
+
+
+@pytest.mark.parametrize("how", [(), ("close",)])
+def test_process_that_has_lost_a_server_ends_in_order_and_is_no_client(
+    served: Make, how: tuple[str, ...]
+) -> None:
+    """The first server is there, and hears of the end; what was to be sent after a change on the
+    lost one is not."""
+    there = served(3, 3)
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDS, there.net, *how],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as client:  # fmt: skip
+        assert client.stdout is not None
+        client.stdout.readline()
+        there.kill(2)
+        errors, more = client.communicate("\n", START_S)
+    assert (client.returncode, more) == (0, "")
+    assert errors
+    assert all(error.endswith("; open the pool again") for error in errors.splitlines())
+    assert [row["state"] for row in there.mapped().clients() if not row["ours"]] != ["live"]
+
+
+def test_server_that_stands_still_is_given_up_and_comes_back(
+    served: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = served()
+    pool = there.open()
+    counter = pool.counter("n")
+    counter.add(1)
+    monkeypatch.setattr(link, "DEADLINE_S", 0.2)
+    os.kill(there.servers[0], signal.SIGSTOP)
+    try:
+        with pytest.raises(limpet.NodeFailed, match="may have happened or not; open the pool"):
+            counter.add(10)
+        with pytest.raises(limpet.NodeFailed, match="lost"):
+            counter.add(100)
+    finally:
+        os.kill(there.servers[0], signal.SIGCONT)
+    monkeypatch.undo()
+    monkeypatch.setenv("LIMPET_SECRET_FILE", str(there.secret))
+    again = there.open()
+    assert again.counter("n").value in (1, 11)
+    again.counter("n").add(1000)
+    accounted(again)
+
+
+def test_lost_memory_is_an_error_and_the_server_goes_on(served: Make) -> None:
+    there = served(2)
+    pool = there.open()
+    store = pool.store("race", "s", capacity=100)
+    keys = [key_of(0), key_of(1)]
+    for key in keys:
+        store.put(key, b"v")
+    os.truncate(f"/dev/shm/limpet.{there.url.rpartition('/')[2]}.1", 4096)
+    with pytest.raises(limpet.NodeFailed, match="memory node 1"):
+        store.get(keys[1])
+    assert there.open().client_id
+
+
+def test_node_that_is_replaced_is_used(served: Make) -> None:
+    there = served(2)
+    pool, mapped = there.open(), there.mapped()
+    store = pool.store("fusee", "s", capacity=100)
+    store.put(b"k", b"v")
+    mapped.fail_node(1)
+    assert store.get(b"k") == b"v"
+    mapped.replace_node(1)
+    store.put(b"k", b"w")
+    assert [node["generation"] for node in pool.nodes()] == [0, 1]
+    assert mapped.store("fusee", "s").get(b"k") == store.get(b"k") == b"w"
+    sound(store)
+
+
+def test_client_that_others_have_given_up_makes_no_step(served: Make) -> None:
+    there = served()
+    pool, other = there.open(), there.mapped()
+    store = pool.store("race", "s", capacity=100)
+    store.put(b"k", b"v")
+    slot, word = pool.client.slot, pool.client.word
+    dying = 3 << 60 | word & (1 << 60) - 1
+    assert other.endpoint.cas(slot, word, dying) == word
+    other.recover()
+    with pytest.raises(limpet.ClientError, match="declared dead"):
+        store.put(b"k", b"w")
+    assert other.store("race", "s").get(b"k") == b"v"
+
+
+def test_stopped_client_loses_its_lease(served: Make) -> None:
+    there = served()
+    pool = there.mapped()
+    store = pool.store("race", "s", capacity=100)
+    ready, into = os.pipe()
+
+    def victim() -> None:
+        own = limpet.open(there.net)
+        own.client.enter()
+        os.write(into, b"x")
+        time.sleep(START_S)
+
+    child = fork(victim)
+    try:
+        os.read(ready, 1)
+        os.kill(child, signal.SIGSTOP)
+        deadline = time.monotonic() + START_S
+        while not pool.recover()["clients"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(pool.clients()) == 1
+        store.put(b"k", b"v")
+        sound(store)
+    finally:
+        os.close(ready)
+        os.close(into)
+        end(child)
+
+
+def test_serve_command_serves_until_it_is_ended(served: Make) -> None:
+    there = served(servers=0)
+    command = [sys.executable, "-m", "limpet", "serve", there.url, "--listen", "127.0.0.1:0"]
+    command += ["--secret-file", str(there.secret)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith(f"serving {there.url}, nodes 0, at net://127.0.0.1:")
+        with limpet.open(line.split()[-1]) as pool:
+            pool.store("race", "s", capacity=100).put(b"k", b"v")
+        server.terminate()
+        assert server.wait(START_S) == 0
+    assert there.mapped().store("race", "s").get(b"k") == b"v"
+
+
+def test_server_that_has_nothing_to_do_hears_that_it_is_to_end(
+    served: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is compiled, so a handler runs where it lets it run."""
+    monkeypatch.setattr(serving, "LOOK_S", 4.0 * LIFETIME_S)
+    there = served()
+    limpet.open(there.net).close()
+    os.kill(there.servers[0], signal.SIGTERM)
+    assert exit_code(there.servers.pop()) == 0
+
+
+def test_process_ends_in_order_when_its_server_is_lost_unnoticed(served: Make) -> None:
+    there = served()
+    code = "import limpet, sys; pool = limpet.open(sys.argv[1]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, there.net],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as client:  # fmt: skip
+        assert client.stdout is not None
+        client.stdout.readline()
+        there.kill(0)
+        _, errors = client.communicate("\n", START_S)
+    assert client.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_server_ends_with_its_pool(served: Make) -> None:
+    there = served()
+    limpet.destroy(there.url)
+    assert exit_code(there.servers.pop()) == 1
+    limpet.create(there.url, node_size="2MiB").close()
+
+
+def test_wrong_secret_is_refused(served: Make, tmp_path: Path) -> None:
+    there = served()
+    there.secret.write_bytes(b"another secret, 0123456789")
+    with pytest.raises(limpet.ClientError, match=r"secret.*LIMPET_SECRET_FILE"):
+        limpet.open(there.net)
+    there.secret.write_bytes(SECRET)
+    there.open()
+
+
+def test_other_pool_and_missing_server_are_told(served: Make) -> None:
+    there = served()
+    with pytest.raises(limpet.ClientError, match="no other"):
+        limpet.open(f"net://{there.addresses[0]}/other")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(limpet.PoolNotFound, match="no server"):
+        limpet.open(f"net://127.0.0.1:{port}/other")
+    with pytest.raises(limpet.PoolNotFound, match=r"name nowhere\.invalid is not known"):
+        limpet.open(f"net://nowhere.invalid:{port}/other")
+    with pytest.raises(limpet.ParameterError, match="no IPv6"):
+        limpet.open(f"net://[::1]:{port}/other")
+
+
+def test_address_at_which_no_server_can_listen_is_told(served: Make) -> None:
+    there = served()
+    taken = there.addresses[0]
+    for host, port in ((taken.partition(":")[0], int(taken.partition(":")[2])), ("192.0.2.1", 0)):
+        with pytest.raises(limpet.ParameterError, match=f"listen at {host}:{port}: "):
+            Server(there.url, host, port, SECRET)
+    there.open()
+
+
+def test_too_many_clients_are_refused(served: Make) -> None:
+    there = served(clients=2)
+    pools = [there.open(), there.open()]
+    with pytest.raises(limpet.ClientError, match="this server has 2 clients, and no room for more"):
+        limpet.open(there.net)
+    pools[0].store("race", "s", capacity=100).put(b"k", b"v")
+    pools[1].close()
+    again = there.open_when_there_is_room()
+    assert again.store("race", "s").get(b"k") == b"v"
+
+
+def test_garbage_on_the_port_harms_nobody(served: Make) -> None:
+    there = served()
+    pool = there.open()
+    store = pool.store("race", "s", capacity=100)
+    host, _, port = there.addresses[0].partition(":")
+    source = random.Random(9)
+    left = []
+    for number in range(30):
+        stranger = socket.create_connection((host, int(port)))
+        with contextlib.suppress(OSError):
+            stranger.sendall(source.randbytes(source.choice((0, 1, 7, 100, 5000))))
+        left.append(stranger)  # half of them stay, and say no more
+        if number % 2:
+            left.pop(0).close()
+        store.put(b"%d" % number, b"v")
+    for stranger in left:
+        stranger.close()
+    there.open()
+    sound(store)
+
+
+def test_messages_that_are_wrong_end_their_own_connection(served: Make) -> None:
+    there = served()
+    store = there.open().store("race", "s", capacity=100)
+    host, _, port = there.addresses[0].partition(":")
+    name = there.url.rpartition("/")[2]
+    source = random.Random(2)
+    phase = codec.message(
+        wire.PHASE, 1, codec.verb(wire.LOAD, 255 << 40) + codec.verb(wire.READ, 0, 64)
+    )
+    wrong = [
+        phase[:20],
+        b"",
+        source.randbytes(300),
+        codec.message(wire.WELCOME, 1),
+        codec.message(wire.PHASE, 1, codec.verb(wire.CAS_IF, 64, 0, 9, 1, 2, 3)),
+        codec.message(wire.PHASE, 1, struct.pack("<Q", 3)),
+    ]
+    for data in wrong:
+        stranger = Link(host, int(port), name, SECRET)
+        stranger.connection.send(data or b"\0")
+        assert codec.kind_of(stranger.receive(time.monotonic() + START_S)) == wire.REFUSAL
+        stranger.close()
+        store.put(b"k", data[:8])
+    # Addresses that are nowhere are errors of the verb, as for a mapped client.
+    stranger = Link(host, int(port), name, SECRET)
+    for verb in (
+        codec.verb(wire.LOAD, (1 << 64) - 8),
+        codec.verb(wire.READ, 255 << 40 | 1 << 39, 64),
+        codec.verb(wire.LOAD, 255 << 40 | 3),
+        codec.verb(wire.ATTACH, 200 << 40, 0, 0),
+        codec.verb(wire.GUARD, 255 << 40 | 8, 0, 1),
+        codec.verb(wire.BACK, 0, 1 << 31),
+    ):
+        stranger.connection.send(codec.message(wire.PHASE, 1, verb))
+        answer = codec.answered(stranger.receive(time.monotonic() + START_S))
+        assert answer.status == wire.BAD_ADDRESS
+    stranger.close()
+    sound(store)
+
+
+@pytest.mark.exhaustive("ten thousand messages", quick=["500"])
+@pytest.mark.parametrize("count", [500, 10_000])
+def test_server_outlives_messages_of_a_client_that_has_gone_mad(served: Make, count: int) -> None:
+    """It has the secret. A guard that never holds keeps what it sends from changing anything."""
+    there = served()
+    pool = there.open()
+    store = pool.store("race", "s", capacity=100)
+    store.put(b"k", b"v")
+    host, _, port = there.addresses[0].partition(":")
+    name = there.url.rpartition("/")[2]
+    source = random.Random(7)
+    state = pool.endpoint.expected(0)
+    first = codec.message(
+        wire.PHASE,
+        1,
+        codec.verb(wire.GUARD, CLIENT_SLOTS, 0, 12345) + codec.verb(wire.ATTACH, 0, 0, state),
+    )
+    last = codec.message(wire.PHASE, 2, codec.verb(wire.LOAD, CONTROL_NODE << 40))
+    parts = [
+        codec.verb(wire.READ, 64, 100),
+        codec.verb(wire.LOAD, CONTROL_NODE << 40 | 64),
+        codec.verb(wire.CAS, 1 << 16, 0, 7, 8),
+        codec.verb(wire.CAS_IF, 1 << 16, 0, 2, 7, 9, 10),
+        codec.verb(wire.WRITE, 1 << 17, 30, data=b"x" * 30),
+        codec.verb(wire.WRITE_IF, 1 << 17, 8, 2, 7, data=b"y" * 8),
+        codec.verb(wire.FAA, 1 << 18, 0, 5, quiet=True),
+        codec.verb(wire.MCAS, 1 << 18, 0, 1, 2, 3, 4),
+        codec.verb(wire.BACK, 1 << 19, 4096),
+    ]
+    whole = codec.message(wire.PHASE, 3, b"".join(parts))
+    stranger = None
+    cut_off = answered = 0
+    for _ in range(count):
+        if stranger is None:
+            stranger = Link(host, int(port), name, SECRET)
+            stranger.connection.send(first)
+            stranger.receive(time.monotonic() + START_S)
+        data = bytearray(whole)
+        for _ in range(source.randrange(4)):
+            at = source.choice((source.randrange(24), source.randrange(len(data))))
+            data[at] = source.randrange(256)
+        if source.randrange(3) == 0:
+            del data[source.randrange(1, len(data)) :]
+            if len(data) >= wire.HEADER_SIZE and source.randrange(2):
+                data[4:8] = struct.pack("<I", len(data))
+        try:
+            stranger.connection.send(bytes(data))
+            stranger.connection.send(last)
+            while True:
+                kind, number, _ = codec.opened(stranger.receive(time.monotonic() + START_S))
+                if kind == wire.REFUSAL:
+                    raise link.Lost("it was cut off")
+                if number == 2:
+                    answered += 1
+                    break
+        except link.Lost:
+            cut_off += 1
+            stranger.close()
+            stranger = None
+    if stranger is not None:
+        stranger.close()
+    assert cut_off
+    assert answered
+    assert store.get(b"k") == b"v"
+    store.put(b"k", b"w")
+    sound(store)
+
+
+def test_what_needs_memory_in_place_says_why(served: Make) -> None:
+    pool = served(2).open()
+    store = pool.store("race", "s", capacity=100)
+    store.put(b"k", b"v")
+    with pytest.raises(limpet.StoreError, match="remote client"):
+        store.view(b"k")
+    with pytest.raises(limpet.LimpetError, match="remote client"):
+        pool.array("a", 10, "f8").numpy()
+    with pytest.raises(limpet.LimpetError, match="remote client"):
+        pool.store("clover", "c")
+    pool.fail_node(1)
+    with pytest.raises(limpet.LimpetError, match="other hosts"):
+        pool.replace_node(1)
