@@ -84,14 +84,19 @@ def _require_alone(pool: Any, force: bool) -> None:
     """Raise ClientError while another client lives. With `force`, end it."""
     members = pool.membership
     until = time.monotonic() + LEASES * members.lease_s
-    while others := pool.exclusively(lambda: _others(members, force)):
+    while True:
+        # ORDER: before the look: to end a process may take long, and it is gone at the next look.
+        is_late = time.monotonic() >= until
+        others = pool.exclusively(lambda: _others(members, force))
+        if not others:
+            return
         # A newcomer has its first steps to make; if it died in them, a lease tells that.
         certain = [
             slot
             for slot, word in others
             if members.is_provable(slot) and word >> STATE_SHIFT != JOINING
         ]
-        if time.monotonic() >= until or (certain and not force):
+        if is_late or (certain and not force):
             named = ", ".join(members.process(*other) for other in others)
             raise ClientError(
                 f"{pool.url} is in use, and its memory will be another pool's: end process {named} "

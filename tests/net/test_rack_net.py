@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.shm.endpoint.fabric import BUILD
+pytestmark = pytest.mark.either_build("no wheel has it")
 
 TIMEOUT_S = 120
 
@@ -32,7 +32,6 @@ def test_short_run_ends_well_and_leaves_nothing() -> None:
         pytest.skip(out.strip())
     assert status == 0, out
     assert out.endswith("all values right, nothing leaked\n")
-    assert BUILD == "compiled"
 
 
 def test_unknown_scene_is_told() -> None:
