@@ -399,6 +399,7 @@ def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
     caught(monkeypatch, NotFrozenLogged, "ic gc|ua ga da|db ga")
 
 
+@pytest.mark.exhaustive("more variants", quick=["not-frozen*", "loser-returns"])
 @compiled_only
 @pytest.mark.parametrize("name", REPLICATED_MUTANTS)
 def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

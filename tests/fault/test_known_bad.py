@@ -169,7 +169,8 @@ RARE: Final = {
     "waits-for-the-dead", "f4-outcome-by-value",
     "f5-free-before-the-round-has-ended", "f8-primary-cas-unchecked", "f10-no-look-for-rivals",
     "f10-rivals-on-the-primary-only", "r11-cut-that-locks-nothing",
-    "c1-of-two-copies-the-good-one-is-cleared",
+    "c1-of-two-copies-the-good-one-is-cleared", "buffer-is-given-up-without-a-journal",
+    "goes-on-before-all-has-happened", "r8-reader-takes-what-may-be-decided",
 }  # fmt: skip
 """Variants that take seconds to find."""
 SCENES: Final = {

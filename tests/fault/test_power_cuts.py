@@ -60,6 +60,7 @@ def cut_at(cluster: SimulatedCluster, program: str, step: int, subset: int) -> R
     return replay(cluster, parse_program(program), schedule)
 
 
+@pytest.mark.exhaustive("every operation", quick=["ua", "ga", "da", "ia"])
 @pytest.mark.parametrize("program", ["ua", "ga", "da", "ic", "pa", "pc", "gc", "dc", "uc", "ia"])
 def test_power_is_cut_before_each_step_of_an_operation(
     cluster: SimulatedCluster, program: str

@@ -86,6 +86,7 @@ def test_a_client_in_need_does_not_get_the_log_of_one_that_stands_still(
         assert not pool.audit()["leaked"]
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 @pytest.mark.parametrize("kind", ["rtx-race", "rtx-sherman"])
 def test_memory_of_logs_comes_back(pools: Any, kind: str) -> None:
     """Far more transactions than logs for which there is memory."""

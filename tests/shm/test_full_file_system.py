@@ -365,6 +365,7 @@ def parameters(kind: str) -> dict[str, Any]:
     return {"replicas": 2} if kind == "fusee" else {"replicas": 3} if kind == "swarm" else {}
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower", quick=["race"])
 @pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-race"])
 def test_no_client_touches_a_page_that_was_not_asked_for(pools: Any, kind: str) -> None:
     """Recovery of a client that was killed at any step, adoption of its blocks, relief, blocks

@@ -417,6 +417,7 @@ def test_plain_queues_and_queues_with_acks_are_told_apart(pools: Any) -> None:
     assert made.parameters == pool.queue("acks", acks=True).parameters
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_the_lists_are_made_anew_after_a_kill_within_a_change(pools: Any) -> None:
     """At each step of a put, a get and an ack, beside jobs of each kind."""
     pool = pools(clients=16)

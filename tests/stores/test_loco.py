@@ -214,6 +214,7 @@ def test_an_entry_whose_counter_is_used_up_is_not_claimed_again(pools: Any) -> N
         store.insert(b"k", OLD)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower", quick=["0"])
 @pytest.mark.parametrize("seed", range(4))
 def test_an_index_finds_the_entries_that_it_has_and_no_others(pools: Any, seed: int) -> None:
     """Hashes meet, and places at the end of the table go on at its beginning."""

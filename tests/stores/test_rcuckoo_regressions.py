@@ -35,6 +35,7 @@ class _Pool(PuppetPool):
     endpoint: _Endpoint
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
     """Both keys' rows and another key's path have more locks than there is room for."""
     pool = pools(nodes=1)

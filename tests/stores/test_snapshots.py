@@ -506,6 +506,7 @@ def test_lines_of_other_programs_are_refused(pools: Any, tmp_path: Path, line: s
 # ---- in use ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_snapshot_of_a_pool_in_use_has_each_key_as_it_was_at_one_moment(
     pools: Any, restored: Any, tmp_path: Path
 ) -> None:

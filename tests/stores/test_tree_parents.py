@@ -101,6 +101,7 @@ def test_a_node_that_was_split_stays_noted(pools: Any) -> None:
     assert noted < {parents.find(key) for key in KEYS}
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_nodes_above_leaves_that_another_client_merged(pools: Any) -> None:
     pool = pools(node_size="16MiB")
     store, other = tree_of(pool), tree_of(pools.again(pool))

@@ -118,6 +118,7 @@ def test_a_run_makes_all_its_leaves_by_few_transactions(pools: Any, first: int) 
     sound(store)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_a_run_fills_what_memory_there_is(pools: Any) -> None:
     pool = pools(node_size="1MiB")
     store = pool.store(KIND, name="test", **SMALL)
@@ -296,6 +297,7 @@ def test_a_run_ends_whatever_blocks_the_nodes_are_in(pools: Any, size: str, node
     sound(store)
 
 
+@pytest.mark.exhaustive_in_pure("the same lines as compiled, and much slower")
 def test_a_run_uses_the_last_memory(pools: Any) -> None:
     store = pools(node_size="2MiB").store(KIND, name="test", **SMALL)
     pairs = [(b"%06d" % number, VALUE) for number in range(60_000)]
