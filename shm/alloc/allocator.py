@@ -304,7 +304,7 @@ class Allocator:
         )  # fmt: skip
         known = self.relief.known_refusal(request)
         if known is not None:
-            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE, sparing))
+            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE, sparing, replicas))
         attempt = hopeless = 0
         before: list[bytes] | None = None
         wanted = self._by_kind(sizes)
@@ -333,7 +333,7 @@ class Allocator:
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                 if hopeless > 1 and refused == NOWHERE:
                     self.relief.note_refusal(request, sizes.index(first), before)
-                raise StoreFull(self.relief.why_full(node, first, refused, sparing))
+                raise StoreFull(self.relief.why_full(node, first, refused, sparing, replicas))
         self.refused = False
         return looks + attempt + 1
 

@@ -24,7 +24,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.reclaim import Shortage, end_limbo
+from limpet.shm.alloc.reclaim import Shortage, blocks_in_words, end_limbo, kept_in_words
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -430,19 +430,10 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
-    def _free_blocks(self, node: int, sparing: int) -> str:
-        """In words, how many blocks of a node are free, and how many of these are kept."""
-        free = (
-            f"{self._claimable_count(node)} of its {self.table.count} blocks of "
-            f"{self.claims.heap.block_size} bytes are free"
-        )
-        kept = f", and {sparing} are kept for updates, deletes and channels"
-        return free + kept if sparing else free
-
-    def why_full(self, node: int, size: int, refused: int, sparing: int) -> str:
-        """The message of StoreFull, when there is no memory for an object of this size. `refused`:
-        the node whose file system had no room for pages, or NOWHERE. `sparing`: so many free blocks
-        are to be left for others."""
+    def why_full(self, node: int, size: int, refused: int, sparing: int, replicas: int) -> str:
+        """The message of StoreFull, when there is no memory for an object of this size, with so
+        many replicas. `refused`: the node whose file system had no room for pages, or NOWHERE.
+        `sparing`: so many free blocks are to be left for others."""
         if refused == node:
             why = "its file system is full; make room there, or delete entries"
         elif refused != NOWHERE:
@@ -453,22 +444,31 @@ class Relief:
         else:
             block = self.claims.heap.block_size
             run = -(-size // block) * block  # whole blocks
+            ident, horizon = self.client.ident, self.grace.horizon()
+            spared = sparing if replicas == 1 else 0
+            held = blocks_in_words(self.table, node, ident, horizon, spared)
+            if replicas > 1:
+                usable = self.claims.free_count(node, replicas)
+                held += (
+                    f"; free also where the other replicas would be: {usable}"
+                    f"{kept_in_words(usable, sparing)}"
+                )
             why = (
-                f"{self._free_blocks(node, sparing)}. Delete an entry of about this size for each "
+                f"{held}. Delete an entry of about this size for each "
                 f"that is to be put, or so many of other sizes that a run of {run} bytes in whole "
                 "blocks is empty, or create the pool with larger nodes"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )
-        held = [
+        inside = [
             self.membership.process(laggard.slot, laggard.word)
             for laggard in self.grace.pinned()
             if not self.membership.ours(laggard.slot)
         ]
-        if held:
+        if inside:
             text += (
-                f" (memory may be held back by processes inside an operation: {', '.join(held)})"
+                f" (memory may be held back by processes inside an operation: {', '.join(inside)})"
             )
         return text
 

@@ -49,11 +49,18 @@ import numpy as np
 
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
+    BACKUP,
+    FREE,
     LARGE,
     LARGE_CLASS,
     LIMBO,
     OWNER_MASK,
+    PENDING,
+    REGION,
     SLAB,
+    STRAY,
+    TAIL,
+    TAIL_FIRST_MASK,
     TAKEN,
     block_word,
     class_of,
@@ -205,6 +212,50 @@ class Shortage:
         if most:
             clear[free] = known[free] = ALL_PAGES
         return best_run(clear, known, self.pages, free, free, most)
+
+
+def kept_in_words(free: int, sparing: int) -> str:
+    """In words, for a message: how many of so many free blocks are kept, if `sparing` are."""
+    if not (free and sparing):
+        return ""
+    kept = "all" if free <= sparing else f"{sparing} of them"
+    return f" ({kept} for updates, deletes and channels only)"
+
+
+def blocks_in_words(table: Table, node: int, client: int, horizon: int, sparing: int) -> str:
+    """In words, for a message: how many blocks of a node are free, of which `sparing` are kept, and
+    who has the others. The numbers add up to those of the node. `client`: ours."""
+    words = table.words(node)
+    kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
+    for block in np.flatnonzero(kinds == TAIL).tolist():
+        first = int(words[block]) & TAIL_FIRST_MASK
+        owners[block] = owners[first] if first < block else 0
+    free = table.claimable(words, horizon)
+    bare = (kinds == FREE) & ~free & table.passed(words, horizon)
+    owned = np.isin(kinds, (SLAB, LARGE, PENDING, TAKEN, TAIL))
+    theirs = owned & (owners != 0) & (owners != client)
+    others = len(np.unique(owners[theirs]))
+    counts = {
+        "{} has tables and channels": kinds == REGION,
+        "{} has objects of this client": owned & (owners == client),
+        "{} has objects of " + (f"{others} other clients" if others > 1 else "another client"):
+            theirs,
+        "{} has objects of clients that are gone": owned & (owners == 0),
+        "{} has replicas of objects on other nodes": kinds == BACKUP,
+        "{} is free when the operations that run now have ended":
+            np.isin(kinds, (FREE, LIMBO, STRAY)) & ~free & ~bare,
+        "{} has no pages": bare,
+        "{} is damaged": kinds > STRAY,
+    }  # fmt: skip
+    ready = int(free.sum())
+    blocks = f"{table.count} blocks of {table.heap.block_size} bytes"
+    said = [f"{ready} of its {blocks} are free{kept_in_words(ready, sparing)}"]
+    for text, which in counts.items():
+        number = int(which.sum())
+        if number:
+            text = text if number == 1 else text.replace("} has", "} have").replace("} is", "} are")
+            said.append(text.format(number))
+    return ", ".join(said)
 
 
 def expel(table: Table, node: int, client: int, grace: Grace) -> int:

@@ -237,12 +237,14 @@ class Directory:
                 yield entry
 
     def _pages(self) -> Iterator[range]:
-        """The numbers of all entries, in pages that get longer: most directories are short."""
-        first, count = 0, PAGE_MIN
+        """The numbers of all entries, in pages that get longer: most directories are short. On
+        mapped memory each is a page: what lies behind the last one is not read."""
+        first, count = 0, PAGE_MIN if self.endpoint.gathers else 1
+        most = PAGE_MAX if self.endpoint.gathers else 1
         while first < self.entries:
             page = range(first, min(first + count, self.entries))
             yield page
-            first, count = page.stop, min(2 * count, PAGE_MAX)
+            first, count = page.stop, min(2 * count, most)
 
     def find(self, name: bytes) -> Entry | None:
         """The READY entry of that name."""
