@@ -501,7 +501,7 @@ class Allocator:
         mine = self.slabs.all()
         ready = sum(slab.ready_count / slab.count for slab in mine)
         enough = -(-self.table.count // SHORT_SHARE)
-        self.coarse = ready * 2 > len(mine) and not self.claims.has_free(node, replicas, enough)
+        self.coarse = ready * 2 > len(mine) and self.relief.is_scarce(node, replicas, enough)
 
     def reclaim(
         self, attempt: int, shortage: Shortage, needed: dict[int, int] | None = None

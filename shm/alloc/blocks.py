@@ -63,6 +63,8 @@ RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
 WINDOW = 64
 """Block words that a claim reads at first; then twice as many each time, until it has found one."""
+BITMAPS_MAX = 1 << 16
+"""Bytes of used bits that are read at a time."""
 IMAGE_MAX = 4 << 20
 """Bytes that `BlockTable.image` reads at most: those of 2 GiB of memory."""
 
@@ -498,6 +500,25 @@ class BlockTable:
         """Whether no object of the block is in use."""
         return not self.used_bits(node, block, size_class)
 
+    def _seen_unused(self, node: int, blocks: Words) -> list[int]:
+        """Of these blocks, in order, those that may have no object in use: one with a bit set has.
+        One read for all that lie close together."""
+        found: list[int] = []
+        size = self.heap.bitmap_size
+        first = 0
+        while first < len(blocks):
+            start = int(blocks[first])
+            stop = start + max(1, BITMAPS_MAX // size)
+            last = int(np.searchsorted(blocks, stop))
+            part = blocks[first:last]
+            count = int(part[-1]) - start + 1
+            read = self.endpoint.read(self.heap.bitmap(node, start), count * size)
+            bits = np.frombuffer(read, dtype="<u8").reshape(count, -1)[part - start]
+            # A class need not have all bits of the last words, but those behind them are clear.
+            found += part[np.bitwise_or.reduce(bits, axis=1) == 0].tolist()
+            first = last
+        return found
+
     def used_count(self, node: int, block: int, size_class: int) -> int:
         """How many objects of the block are in use."""
         return self.used_bits(node, block, size_class).bit_count()
@@ -572,7 +593,8 @@ class BlockTable:
         """Give back the blocks without an owner and without an object in use; how many."""
         words = self.words(node)
         released = 0
-        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
+        orphans = np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0))
+        for index in self._seen_unused(node, orphans):
             word = int(words[index])
             size_class = class_of(word)
             mine = recast(word, TAKEN, client)

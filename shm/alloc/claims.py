@@ -83,7 +83,9 @@ class Claims:
         blocks of the node. `adopt`: also a block without an owner."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        fresh = not sparing or self.has_free(node, replicas, sparing + 1)
+        fresh = not sparing or (
+            sparing < self.table.count and self.has_free(node, replicas, sparing + 1)
+        )
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh, adopt=adopt)
         found: tuple[int, bool, int] | None = self.client.pinned(
@@ -100,7 +102,8 @@ class Claims:
         `sparing`: leave so many free blocks of the node. `adopt`: also blocks without an owner."""
         most = self.table.count
         if sparing:
-            most = max(self.free_count(node, replicas) - sparing, 0)
+            free = self.free_count(node, replicas) if sparing < most else 0
+            most = max(free - sparing, 0)
         own, longest = runs.ready_beside(counts)
         claim = functools.partial(
             self.table.claim_pages,
@@ -290,6 +293,8 @@ class Spans:
 PATIENCE: Final = 3
 """Attempts at memory of our own and of no client, before we look at that of living clients."""
 
+LOOKS: Final = 16
+"""When few blocks are free, a client looks again after so many requests."""
 Needed = dict[int, int]
 """Objects that the caller needs, by kind of slab: blocks for them are not given back."""
 
@@ -305,9 +310,24 @@ class Relief:
         self.membership = claims.membership
         self.slabs = slabs
         self.spans = spans
+        self.scarce: dict[int, int] = {}
+        """Nodes of which few blocks were free at the last look, which has read all words: for how
+        many requests they are not looked at again."""
         self.image: list[bytes] = []
         self.refusals: dict[tuple[object, ...], int] = {}
         """Requests that were refused when memory was as in `image`; which of their sizes it was."""
+
+    def is_scarce(self, node: int, replicas: int, enough: int) -> bool:
+        """Whether fewer than `enough` blocks of a node are free, or were at one of the last LOOKS
+        requests."""
+        left = self.scarce.pop(node, 0)
+        if left:
+            self.scarce[node] = left - 1
+            return True
+        if self.claims.has_free(node, replicas, enough):
+            return False
+        self.scarce[node] = LOOKS
+        return True
 
     def known_refusal(self, request: tuple[object, ...]) -> int | None:
         """Which of the sizes of a request is refused, as nothing has changed; None: search."""

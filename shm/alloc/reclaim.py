@@ -234,7 +234,7 @@ def blocks_in_words(table: Table, node: int, client: int, horizon: int, sparing:
     bare = (kinds == FREE) & ~free & table.passed(words, horizon)
     owned = np.isin(kinds, (SLAB, LARGE, PENDING, TAKEN, TAIL))
     theirs = owned & (owners != 0) & (owners != client)
-    others = len(np.unique(owners[theirs]))
+    others = len(set(owners[theirs].tolist()))  # `unique` would import a module
     counts = {
         "{} has tables and channels": kinds == REGION,
         "{} has objects of this client": owned & (owners == client),
