@@ -18,12 +18,12 @@ backups is claimed and given back with them: replica_sets.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.reclaim import expel
+from limpet.shm.alloc.reclaim import expel, of_kinds
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
     BEGUN,
@@ -63,6 +63,8 @@ RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
 WINDOW = 64
 """Block words that a claim reads at first; then twice as many each time, until it has found one."""
+LOOK = 256
+"""Block words that `has_free` reads at a time: where few are free it reads all of them."""
 BITMAPS_MAX = 1 << 16
 """Bytes of used bits that are read at a time."""
 IMAGE_MAX = 4 << 20
@@ -156,7 +158,7 @@ class BlockTable:
         # The first ones (slabs are claimed from the last one on), and one for the next question.
         windows = list(self._windows(replicas, self.count, self.count))
         for start, stop in reversed(windows):
-            first, size = start, max(WINDOW, count + count // 4)
+            first, size = start, max(LOOK, count + count // 4)
             while first < stop and len(free) <= count:
                 end = min(first + size, stop)
                 if replicas == 1:
@@ -500,7 +502,7 @@ class BlockTable:
         """Whether no object of the block is in use."""
         return not self.used_bits(node, block, size_class)
 
-    def _seen_unused(self, node: int, blocks: Words) -> list[int]:
+    def seen_unused(self, node: int, blocks: Any) -> list[int]:
         """Of these blocks, in order, those that may have no object in use: one with a bit set has.
         One read for all that lie close together."""
         found: list[int] = []
@@ -538,7 +540,7 @@ class BlockTable:
                 words = self.words(node)
             except NodeFailed:
                 continue
-            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO, STRAY))
+            stamped = of_kinds(words, FREE, LIMBO, STRAY)
             waiting = words[stamped & ~self.passed(words, horizon)]
             now = self.endpoint.load(EPOCH)
             found += [now - age(word, now) for word in waiting.tolist()]
@@ -594,7 +596,7 @@ class BlockTable:
         words = self.words(node)
         released = 0
         orphans = np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0))
-        for index in self._seen_unused(node, orphans):
+        for index in self.seen_unused(node, orphans):
             word = int(words[index])
             size_class = class_of(word)
             mine = recast(word, TAKEN, client)

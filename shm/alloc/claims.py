@@ -314,8 +314,8 @@ class Relief:
         """Nodes of which few blocks were free at the last look, which has read all words: for how
         many requests they are not looked at again."""
         self.image: list[bytes] = []
-        self.refusals: dict[tuple[object, ...], int] = {}
-        """Requests that were refused when memory was as in `image`; which of their sizes it was."""
+        self.refusals: dict[tuple[object, ...], str] = {}
+        """Requests that were refused when memory was as in `image`, and what was said."""
 
     def is_scarce(self, node: int, replicas: int, enough: int) -> bool:
         """Whether fewer than `enough` blocks of a node are free, or were at one of the last LOOKS
@@ -329,23 +329,23 @@ class Relief:
         self.scarce[node] = LOOKS
         return True
 
-    def known_refusal(self, request: tuple[object, ...]) -> int | None:
-        """Which of the sizes of a request is refused, as nothing has changed; None: search."""
-        known = self.refusals.get(request)
-        if known is None or self.membership.sweep() or self.table.image() != self.image:
-            return None
+    def known_refusal(self, request: tuple[object, ...]) -> str:
+        """The message that refuses a request, as nothing has changed since; "": search."""
+        known = self.refusals.get(request, "")
+        if not known or self.membership.sweep() or self.table.image() != self.image:
+            return ""
         return known
 
     def note_refusal(
-        self, request: tuple[object, ...], which: int, before: list[bytes] | None
+        self, request: tuple[object, ...], why: str, before: list[bytes] | None
     ) -> None:
-        """A search that began when memory was as in `before` was in vain."""
+        """A search that began when memory was as in `before` was in vain, as `why` says."""
         if before is None or self.table.pages.unbacked or self._oldest_pending() is not None:
             return
         if before != self.image:
             self.image = before
             self.refusals.clear()
-        self.refusals[request] = which
+        self.refusals[request] = why
 
     def reclaim(self, attempt: int, shortage: Shortage, needed: Needed) -> bool:
         """Get memory from any source; False when no more can be had."""

@@ -82,17 +82,19 @@ def test_error_of_a_full_pool_names_the_queue_and_what_is_kept(pools: Any) -> No
 def test_error_of_a_full_pool_says_who_has_each_block(pools: Any) -> None:
     """And speaks of what is kept only where something is."""
     pool = pools(nodes=3, node_size="256KiB")  # 12 blocks
-    pairs = [(b"%d" % number, bytes(8000)) for number in range(100)]
+
+    def fill(kind: str) -> None:
+        for number in range(100):
+            if kind == "array":
+                pool.array(f"{number}", 30_000, "u1")
+            elif kind == "queue":
+                pool.queue("q").put(bytes(8000))
+            else:
+                pool.store(kind, name="s", capacity=10).put(b"%d" % number, bytes(8000))
+
     for kind, kept in (("swarm", True), ("race", False), ("queue", False), ("array", False)):
         with pytest.raises(limpet.StoreFull) as caught:
-            if kind == "array":
-                for number in range(100):
-                    pool.array(f"{number}", 30_000, "u1")
-            elif kind == "queue":
-                for _, item in pairs:
-                    pool.queue("q").put(item)
-            else:
-                pool.store(kind, name="s", capacity=10).put_many(pairs)
+            fill(kind)
         said = str(caught.value)
         assert ("for updates, deletes and channels only" in said) is kept
         total = re.search(r"(\d+) of its (\d+) blocks of \d+ bytes are free(.*?)[.;]", said)
