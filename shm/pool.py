@@ -689,6 +689,10 @@ class PoolCore:
         pause_s = units_of("interval_s", interval_s, NS, LONGEST_S * NS) / NS
         return housekeeping.watch(self, pause_s, fence_command, until_destroyed)
 
+    def idents(self) -> set[int]:
+        """The ids of this handle's clients."""
+        return {self.membership.ident}
+
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""
         return self.exclusively(lambda: report.clients(self))  # type: ignore[no-any-return]

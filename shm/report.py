@@ -44,6 +44,7 @@ def clients(pool: Any) -> list[dict[str, Any]]:
                 count = 1 + pool.blocks.groups.backups_in_service(node, block, word)
                 owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + count
     found = []
+    mine = pool.idents()
     for slot, word in pool.membership.occupied():
         ident = client_id(slot, word)
         dead = not pool.membership.ours(slot) and pool.membership.dead(slot, word)
@@ -57,7 +58,7 @@ def clients(pool: Any) -> list[dict[str, Any]]:
                 "pinned": pool.endpoint.load(slot_address(slot) + PIN) != 0,
                 "blocks": owned.get(ident, 0),
                 "release": text_of(pool.endpoint.load(slot_address(slot) + RELEASE)),
-                "ours": ident == pool.membership.ident,
+                "ours": ident in mine,
             }
         )
     return found

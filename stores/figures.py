@@ -35,6 +35,7 @@ from limpet.shm.endpoint.slots import (
     CHANGED,
     FIGURES,
     FIGURES_COUNT,
+    INCARNATION_BITS,
     MACHINE,
     MISSED,
     NAME,
@@ -113,6 +114,7 @@ class Figures:
     def _slots(self) -> list[dict[str, Any]]:
         """The counts of each client slot that was ever used."""
         pool, load = self.pool, self.pool.endpoint.load
+        mine = {ident >> INCARNATION_BITS for ident in pool.idents()}
         found = []
         for slot in range(load(SLOTS_USED)):
             at = slot_address(slot)
@@ -123,7 +125,7 @@ class Figures:
             sums = (sum(row[column] for row in rows) for column in (0, CHANGED, MISSED))
             counts = dict(zip(COUNTS, (*sums, *words), strict=False))
             found.append({
-                "slot": slot, "ours": pool.membership.ours(slot), "remote": bool(named),
+                "slot": slot, "ours": slot in mine, "remote": bool(named),
                 **counts, "rows": rows,
             })  # fmt: skip
         return found

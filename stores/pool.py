@@ -72,6 +72,8 @@ RAW: Final = "bytes"
 """The codec of a store that `Pool.store` makes."""
 OBJECTS: Final = "objects"
 """The codec of an array of objects, which `Pool.objects` makes."""
+MAPPED: Final = "race"
+"""The kind of store of a new mapping, unless another one is asked for."""
 PICKLE: Final = "pickle"
 """The codec of a mapping, unless another one is asked for."""
 
@@ -157,6 +159,9 @@ class Pool(PoolCore, ChannelCalls):
     def keepers(self) -> Keepers:
         """Clients of this process that keep memory for ndarrays and memoryviews."""
         return Keepers()
+
+    def idents(self) -> set[int]:
+        return super().idents() | {keeper.pool.membership.ident for keeper in self.keepers.all}
 
     def make_contents(self) -> Contents:
         return contents.StoreContents(self)
@@ -557,19 +562,35 @@ class Pool(PoolCore, ChannelCalls):
         self,
         name: str = "default",
         *,
-        store: str = "race",
+        store: str | None = None,
         codec: str | Codec | None = None,
         **parameters: Any,
     ) -> SharedDict[Any, Any]:
         """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
 
+        `store`: its kind; by default that of the store that is there, or race for a new one.
         `codec`: "pickle", "msgpack", "json", "bytes", "str", "int", "numpy", a name such as
         "json+zstd", or a `limpet.Codec`; its name is kept with the store. By default that
         of the mapping that is there, or pickle for a new one. Other parameters are the store's.
         Raises StoreMismatch for another codec than the one that is there, and as `store` does.
         """
-        handle, found = self.bare(store, name, name_of(codec), **parameters)
-        return SharedDict(handle, Codec.named(found))
+        while True:
+            kind = store or self._mapped_kind(name)
+            try:
+                handle, found = self.bare(kind, name, name_of(codec), **parameters)
+            except StoreMismatch:
+                # Another process may have made it since we looked.
+                if store or self._mapped_kind(name) == kind:
+                    raise
+            else:
+                return SharedDict(handle, Codec.named(found))
+
+    def _mapped_kind(self, name: str) -> str:
+        """The kind of the store of that name; MAPPED if there is none that can be a mapping."""
+        _check_name(name)
+        entry = self.exclusively(lambda: self.catalogue.find(name.encode()))
+        kind = MAPPED if entry is None else str(self.stored(entry.payload, name)["kind"])
+        return MAPPED if kind in INTERNAL or kind in CACHES else kind
 
     def cache(
         self,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 import limpet
@@ -91,8 +94,17 @@ RESULT: dict[str, Any] = {
         "audit": {"held": False, "failures": ["9 bytes & more"]},
     },
     "kills_in_a_second": [19, 20, 18],
-    "timeline": [{"at_s": 0.0, "gets": 5, "puts": None}, {"at_s": 1.0, "gets": 7, "puts": 2}],
-    "costs": [{"subject": "race", "us": 1.5}, {"subject": "</script><script>", "us": -2.5}],
+    "stops_in_a_second": [7, 7, 7],
+    "timeline": [
+        {"clients": 4, "at_s": 0.0, "gets": 5, "puts": None},
+        {"clients": 4, "at_s": 1.0, "gets": 7, "puts": 2},
+        {"clients": 4, "at_s": 2.0, "gets": 7, "puts": 3},
+    ],
+    "costs": [
+        {"subject": "race", "us": 1.5, "rounds": 9},
+        {"subject": "</script><script>", "us": -2.5, "rounds": 9},
+    ],
+    "sizes": {"keys": 64, "values": 64},
     "losses": [],
 }
 
@@ -109,10 +121,33 @@ def test_each_shape_of_a_result_has_its_table_and_its_chart() -> None:
     assert "nothing <b>is</b> lost" in words
     assert '["9 bytes & more"]' in words
     assert text.count('class="bad"') == 2
-    # counts, the table of delays (2), kills, timeline, costs
+    # counts, the table of delays (2), kills, timeline, costs; not of what is always the same
     assert found.tags.count("svg") == 6
     assert found.tags.count("polyline") == 1 + 2
     assert "timeline by at s" in words
+    assert "7, 3 times" in words
+
+
+def test_a_command_removes_what_it_has_made_when_ctrl_c_ends_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it takes longer for that than `subprocess` waits before it kills."""
+    code = """if 1:
+        import os, pathlib, signal, sys, time
+        try:
+            os.kill(os.getppid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+        finally:
+            time.sleep(0.6)
+            pathlib.Path(sys.argv[1]).unlink()
+    """
+    made, file = tmp_path / "made", tmp_path / "page.html"
+    made.touch()
+    monkeypatch.setattr("limpet.bench.cli.report.LIMPET", (sys.executable, "-S", "-c", code))
+    done = report(file, made)
+    assert done.exit_code == 128 + signal.SIGINT
+    assert not list(tmp_path.iterdir())
 
 
 def test_saved_results_and_lines_of_them_are_read(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ charts are SVG. It knows no command's report by name: each part of the JSON is s
     a list of objects                a table, and charts of its numbers: lines by the first column
                                      if there is no text in it, else bars, named by its texts
     a list of numbers                a chart of them, in their order
+
+Numbers that are all the same have no chart.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from typing import Any, Final
 import click
 
 import limpet
-from limpet.bench.cli.options import check_files
+from limpet.bench.cli.options import check_files, leaving_on_sigterm
 from limpet.bench.peers.machine import facts
 
+LIMPET: Final = (sys.executable, "-m", "limpet")
+CLEAN_UP_S: Final = 10
+"""A command that a Ctrl-C ends has gone after so long."""
 BARS_MAX: Final = 60
 """Rows of a chart of bars, at most: more are in the table only."""
 CHARTS_MAX: Final = 4
@@ -78,11 +83,7 @@ def report(saved: Any, file: Path, command: tuple[str, ...]) -> None:
     if saved:
         output = saved.read()
     else:
-        words = [*command, *(["--json"] if "--json" not in command else [])]
-        done = subprocess.run(
-            [sys.executable, "-m", "limpet", *words], stdout=subprocess.PIPE, check=False
-        )
-        output, status = done.stdout, done.returncode
+        output, status = _run([*command, *(["--json"] if "--json" not in command else [])])
     try:
         data = _loaded(output)
     except (ValueError, RecursionError) as error:
@@ -95,6 +96,25 @@ def report(saved: Any, file: Path, command: tuple[str, ...]) -> None:
     click.echo(f"{file}: {file.stat().st_size:,} bytes", err=True)
     if status:
         click.get_current_context().exit(status if status > 0 else 128 - status)
+
+
+def _run(words: Sequence[str]) -> tuple[bytes, int]:
+    """The output of a limpet command, and its exit status.
+
+    When this process is ended, the command is not killed: it has pools to remove first. A Ctrl-C
+    comes to both; a signal that came to this process only is passed on as a SIGTERM.
+    """
+    with leaving_on_sigterm(), subprocess.Popen([*LIMPET, *words], stdout=subprocess.PIPE) as child:
+        try:
+            output, _ = child.communicate()
+        except BaseException as error:
+            try:
+                child.wait(CLEAN_UP_S if isinstance(error, KeyboardInterrupt) else 0)
+            except subprocess.TimeoutExpired:
+                child.terminate()
+                child.wait()
+            raise
+    return output, child.returncode
 
 
 def _loaded(output: bytes) -> Any:
@@ -168,7 +188,7 @@ def _object(name: str, value: dict[str, Any]) -> Iterator[str]:
     if plain:
         yield _pairs(plain)
     measured = name not in GIVEN and all(map(_is_number, plain.values()))
-    if measured and len(plain) == len(value) > 1:
+    if measured and len(plain) == len(value) and _vary(list(plain.values())):
         yield _bars(_words(name), list(zip(map(_words, plain), plain.values(), strict=True)))
     for key, one in value.items():
         if key not in plain:
@@ -179,7 +199,10 @@ def _list(name: str, value: list[Any]) -> Iterator[str]:
     if value and _alike(value):
         yield from _rows(name, value)
     elif len(value) > 2 and all(map(_is_number, value)):
-        yield _lines(_words(name), list(range(len(value))), [(_words(name), value)])
+        if _vary(value):
+            yield _lines(_words(name), list(range(len(value))), [(_words(name), value)])
+        else:
+            yield f"<p>{_cell(value[0])}, {len(value):,} times</p>"
     elif any(isinstance(one, (dict, list)) for one in value):
         for number, one in enumerate(value, 1):
             known = one if isinstance(one, dict) else {}
@@ -199,14 +222,19 @@ def _alike(values: list[Any]) -> bool:
     )
 
 
+def _vary(numbers: Sequence[Any]) -> bool:
+    """Whether a chart of these numbers, or None, shows anything: they are not all the same."""
+    return len({one for one in numbers if one is not None}) > 1
+
+
 def _rows(name: str, rows: list[dict[str, Any]]) -> Iterator[str]:
     columns = list(rows[0])
     yield _table(columns, [[row[column] for column in columns] for row in rows])
     numbers = [
         column
         for column in columns
-        if any(_is_number(row[column]) for row in rows)
-        and all(row[column] is None or _is_number(row[column]) for row in rows)
+        if all(row[column] is None or _is_number(row[column]) for row in rows)
+        and _vary([row[column] for row in rows])
     ]
     texts = [column for column in columns if all(isinstance(row[column], str) for row in rows)]
     if len(rows) < 2 or not numbers:

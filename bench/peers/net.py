@@ -25,7 +25,7 @@ from limpet.bench.peers.servers import RedisDriver
 from limpet.bench.peers.ycsb import Workload
 from limpet.cli.common import table, time_text
 from limpet.fault.inject.children import end_with_parent
-from limpet.shm.errors import LimpetError, NodeFailed, ParameterError
+from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolNotFound
 from limpet.shm.net.backend import VARIABLE, require_libfabric
 
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ class Place:
         os.environ[VARIABLE] = str(secret)
         self.ends.callback(_restore, before)
         self.url = f"shm://bench-{os.getpid()}-net"
+        # ORDER: before it is made: a Ctrl-C may come in between.
+        self.ends.callback(_remove, self.url)
         limpet.create(self.url, nodes=3, node_size="16MiB", multi_host=True).close()
-        self.ends.callback(limpet.destroy, self.url)
         self.pid, self.port = self.start(self.serve)
 
     def serve(self, told: Callable[[int], None]) -> None:
@@ -119,18 +120,23 @@ class Place:
         server.run()
 
     def start(self, work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
-        """A child process that serves at a port: both numbers. It ends with the place."""
+        """A child process that serves at a port: both numbers. It ends with the place, and not by a
+        Ctrl-C, which its parent gets, too."""
         out, into = os.pipe()
         parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            try:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                end_with_parent(parent)
-                work(lambda port: _told(into, port))
-            finally:
-                os._exit(0)
-        self.ends.callback(_end, pid)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            pid = os.fork()
+            if not pid:
+                try:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                    end_with_parent(parent)
+                    work(lambda port: _told(into, port))
+                finally:
+                    os._exit(0)
+            self.ends.callback(_end, pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(into)
         with open(out, "rb") as told:
             return pid, int(told.readline() or 0)
@@ -143,6 +149,11 @@ class Place:
 def _told(into: int, port: int) -> None:
     os.write(into, b"%d\n" % port)
     os.close(into)
+
+
+def _remove(url: str) -> None:
+    with contextlib.suppress(PoolNotFound):
+        limpet.destroy(url)
 
 
 def _restore(before: str | None) -> None:

@@ -109,9 +109,6 @@ class CacheRun(Run):
 
     # ---- the clients ----------------------------------------------------------------------------
 
-    def operate(self, client: Any, call: Any, label: Any) -> None:
-        self.perform(client.store, client.number, call.kind, call.key, label)
-
     def perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
         number = len(self.history)
         label = b"%d.%d" % (client, number)

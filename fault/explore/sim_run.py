@@ -359,14 +359,7 @@ class Run:
             self._window(client, window_steps(call.key))
             return
         label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
-        self.operate(client, call, label)
-
-    def operate(self, client: SimulatedClient, call: Call, label: Label) -> None:
-        """Do a call of a store; it has a label if it writes."""
-        if call.kind == SWAP:
-            self._swap(client, call.key, label)
-        else:
-            self.perform(client.store, client.number, call.kind, call.key, label)
+        self.perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
         """Mark the node failed and give it memory, as an operator does after the loss of a node."""
@@ -384,7 +377,11 @@ class Run:
             self.failure = self.failure or self._borne(f"replacing node {node}", error)
 
     def perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
-        """Do an operation, with its call noted before and its result after."""
+        """Do an operation, with its call noted before and its result after; it has a label if it
+        writes."""
+        if kind == SWAP:
+            self._swap(store, client, key, label)
+            return
         index = self._begin(client, kind, key, label)
         self._end(index, functools.partial(self._issue, store, kind, key, label))
 
@@ -421,17 +418,17 @@ class Run:
             return
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
-    def _swap(self, client: SimulatedClient, key: bytes, label: Label) -> None:
+    def _swap(self, store: Any, client: int, key: bytes, label: Label) -> None:
         """Get a key, and set it if it still has that value."""
         at = len(self.history)
-        self.perform(client.store, client.number, "get", key, None)
+        self.perform(store, client, "get", key, None)
         read = self.history[at].read
         if read is None or label is None:
             return
-        index = self._begin(client.number, SWAP, key, label)
+        index = self._begin(client, SWAP, key, label)
         self.history[index] = self.history[index]._replace(read=read)
         expected, value = self.cluster.value_of(read), self.cluster.value_of(label)
-        self._end(index, lambda: client.store.swap(key, expected, value))
+        self._end(index, lambda: store.swap(key, expected, value))
 
     def _window(self, client: SimulatedClient, steps: list[Call]) -> None:
         """Do several operations at once: to the history, at the same time."""

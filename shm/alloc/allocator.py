@@ -303,8 +303,8 @@ class Allocator:
             *((self.heap.size_class(size), self._blocks_for(size)) for size in sizes),
         )  # fmt: skip
         known = self.relief.known_refusal(request)
-        if known is not None:
-            raise StoreFull(self.relief.why_full(node, sizes[known], NOWHERE, sparing))
+        if known:
+            raise StoreFull(known)
         attempt = hopeless = 0
         before: list[bytes] | None = None
         wanted = self._by_kind(sizes)
@@ -331,9 +331,10 @@ class Allocator:
                 hopeless = 1  # other clients give back what updates have lent
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
+                why = self.relief.why_full(node, first, refused, sparing, replicas)
                 if hopeless > 1 and refused == NOWHERE:
-                    self.relief.note_refusal(request, sizes.index(first), before)
-                raise StoreFull(self.relief.why_full(node, first, refused, sparing))
+                    self.relief.note_refusal(request, why, before)
+                raise StoreFull(why)
         self.refused = False
         return looks + attempt + 1
 
@@ -501,7 +502,7 @@ class Allocator:
         mine = self.slabs.all()
         ready = sum(slab.ready_count / slab.count for slab in mine)
         enough = -(-self.table.count // SHORT_SHARE)
-        self.coarse = ready * 2 > len(mine) and not self.claims.has_free(node, replicas, enough)
+        self.coarse = ready * 2 > len(mine) and self.relief.is_scarce(node, replicas, enough)
 
     def reclaim(
         self, attempt: int, shortage: Shortage, needed: dict[int, int] | None = None

@@ -18,12 +18,12 @@ backups is claimed and given back with them: replica_sets.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from limpet.shm.alloc.heap import Heap
-from limpet.shm.alloc.reclaim import expel
+from limpet.shm.alloc.reclaim import expel, of_kinds
 from limpet.shm.endpoint.layout import EPOCH, PAGES
 from limpet.shm.endpoint.words import (
     BEGUN,
@@ -63,6 +63,10 @@ RESERVE_SHARE = 20
 """One of this many blocks is left for updates and channels."""
 WINDOW = 64
 """Block words that a claim reads at first; then twice as many each time, until it has found one."""
+LOOK = 256
+"""Block words that `has_free` reads at a time: where few are free it reads all of them."""
+BITMAPS_MAX = 1 << 16
+"""Bytes of used bits that are read at a time."""
 IMAGE_MAX = 4 << 20
 """Bytes that `BlockTable.image` reads at most: those of 2 GiB of memory."""
 
@@ -154,7 +158,7 @@ class BlockTable:
         # The first ones (slabs are claimed from the last one on), and one for the next question.
         windows = list(self._windows(replicas, self.count, self.count))
         for start, stop in reversed(windows):
-            first, size = start, max(WINDOW, count + count // 4)
+            first, size = start, max(LOOK, count + count // 4)
             while first < stop and len(free) <= count:
                 end = min(first + size, stop)
                 if replicas == 1:
@@ -498,6 +502,25 @@ class BlockTable:
         """Whether no object of the block is in use."""
         return not self.used_bits(node, block, size_class)
 
+    def seen_unused(self, node: int, blocks: Any) -> list[int]:
+        """Of these blocks, in order, those that may have no object in use: one with a bit set has.
+        One read for all that lie close together."""
+        found: list[int] = []
+        size = self.heap.bitmap_size
+        first = 0
+        while first < len(blocks):
+            start = int(blocks[first])
+            stop = start + max(1, BITMAPS_MAX // size)
+            last = int(np.searchsorted(blocks, stop))
+            part = blocks[first:last]
+            count = int(part[-1]) - start + 1
+            read = self.endpoint.read(self.heap.bitmap(node, start), count * size)
+            bits = np.frombuffer(read, dtype="<u8").reshape(count, -1)[part - start]
+            # A class need not have all bits of the last words, but those behind them are clear.
+            found += part[np.bitwise_or.reduce(bits, axis=1) == 0].tolist()
+            first = last
+        return found
+
     def used_count(self, node: int, block: int, size_class: int) -> int:
         """How many objects of the block are in use."""
         return self.used_bits(node, block, size_class).bit_count()
@@ -517,7 +540,7 @@ class BlockTable:
                 words = self.words(node)
             except NodeFailed:
                 continue
-            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO, STRAY))
+            stamped = of_kinds(words, FREE, LIMBO, STRAY)
             waiting = words[stamped & ~self.passed(words, horizon)]
             now = self.endpoint.load(EPOCH)
             found += [now - age(word, now) for word in waiting.tolist()]
@@ -572,7 +595,8 @@ class BlockTable:
         """Give back the blocks without an owner and without an object in use; how many."""
         words = self.words(node)
         released = 0
-        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
+        orphans = np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0))
+        for index in self.seen_unused(node, orphans):
             word = int(words[index])
             size_class = class_of(word)
             mine = recast(word, TAKEN, client)

@@ -4,6 +4,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.pages cimport *
 
+cdef int LOOKS
 cdef int PATIENCE
 
 cdef class Claims:

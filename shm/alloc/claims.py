@@ -24,7 +24,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.reclaim import Shortage, end_limbo
+from limpet.shm.alloc.reclaim import Shortage, blocks_in_words, end_limbo, kept_in_words
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
 from limpet.shm.endpoint.words import (
     LARGE,
@@ -83,7 +83,9 @@ class Claims:
         blocks of the node. `adopt`: also a block without an owner."""
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        fresh = not sparing or self.has_free(node, replicas, sparing + 1)
+        fresh = not sparing or (
+            sparing < self.table.count and self.has_free(node, replicas, sparing + 1)
+        )
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh, adopt=adopt)
         found: tuple[int, bool, int] | None = self.client.pinned(
@@ -100,7 +102,8 @@ class Claims:
         `sparing`: leave so many free blocks of the node. `adopt`: also blocks without an owner."""
         most = self.table.count
         if sparing:
-            most = max(self.free_count(node, replicas) - sparing, 0)
+            free = self.free_count(node, replicas) if sparing < most else 0
+            most = max(free - sparing, 0)
         own, longest = runs.ready_beside(counts)
         claim = functools.partial(
             self.table.claim_pages,
@@ -290,6 +293,8 @@ class Spans:
 PATIENCE: Final = 3
 """Attempts at memory of our own and of no client, before we look at that of living clients."""
 
+LOOKS: Final = 16
+"""When few blocks are free, a client looks again after so many requests."""
 Needed = dict[int, int]
 """Objects that the caller needs, by kind of slab: blocks for them are not given back."""
 
@@ -305,27 +310,42 @@ class Relief:
         self.membership = claims.membership
         self.slabs = slabs
         self.spans = spans
+        self.scarce: dict[int, int] = {}
+        """Nodes of which few blocks were free at the last look, which has read all words: for how
+        many requests they are not looked at again."""
         self.image: list[bytes] = []
-        self.refusals: dict[tuple[object, ...], int] = {}
-        """Requests that were refused when memory was as in `image`; which of their sizes it was."""
+        self.refusals: dict[tuple[object, ...], str] = {}
+        """Requests that were refused when memory was as in `image`, and what was said."""
 
-    def known_refusal(self, request: tuple[object, ...]) -> int | None:
-        """Which of the sizes of a request is refused, as nothing has changed; None: search."""
-        known = self.refusals.get(request)
-        if known is None or self.membership.sweep() or self.table.image() != self.image:
-            return None
+    def is_scarce(self, node: int, replicas: int, enough: int) -> bool:
+        """Whether fewer than `enough` blocks of a node are free, or were at one of the last LOOKS
+        requests."""
+        left = self.scarce.pop(node, 0)
+        if left:
+            self.scarce[node] = left - 1
+            return True
+        if self.claims.has_free(node, replicas, enough):
+            return False
+        self.scarce[node] = LOOKS
+        return True
+
+    def known_refusal(self, request: tuple[object, ...]) -> str:
+        """The message that refuses a request, as nothing has changed since; "": search."""
+        known = self.refusals.get(request, "")
+        if not known or self.membership.sweep() or self.table.image() != self.image:
+            return ""
         return known
 
     def note_refusal(
-        self, request: tuple[object, ...], which: int, before: list[bytes] | None
+        self, request: tuple[object, ...], why: str, before: list[bytes] | None
     ) -> None:
-        """A search that began when memory was as in `before` was in vain."""
+        """A search that began when memory was as in `before` was in vain, as `why` says."""
         if before is None or self.table.pages.unbacked or self._oldest_pending() is not None:
             return
         if before != self.image:
             self.image = before
             self.refusals.clear()
-        self.refusals[request] = which
+        self.refusals[request] = why
 
     def reclaim(self, attempt: int, shortage: Shortage, needed: Needed) -> bool:
         """Get memory from any source; False when no more can be had."""
@@ -430,19 +450,10 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
-    def _free_blocks(self, node: int, sparing: int) -> str:
-        """In words, how many blocks of a node are free, and how many of these are kept."""
-        free = (
-            f"{self._claimable_count(node)} of its {self.table.count} blocks of "
-            f"{self.claims.heap.block_size} bytes are free"
-        )
-        kept = f", and {sparing} are kept for updates, deletes and channels"
-        return free + kept if sparing else free
-
-    def why_full(self, node: int, size: int, refused: int, sparing: int) -> str:
-        """The message of StoreFull, when there is no memory for an object of this size. `refused`:
-        the node whose file system had no room for pages, or NOWHERE. `sparing`: so many free blocks
-        are to be left for others."""
+    def why_full(self, node: int, size: int, refused: int, sparing: int, replicas: int) -> str:
+        """The message of StoreFull, when there is no memory for an object of this size, with so
+        many replicas. `refused`: the node whose file system had no room for pages, or NOWHERE.
+        `sparing`: so many free blocks are to be left for others."""
         if refused == node:
             why = "its file system is full; make room there, or delete entries"
         elif refused != NOWHERE:
@@ -453,22 +464,31 @@ class Relief:
         else:
             block = self.claims.heap.block_size
             run = -(-size // block) * block  # whole blocks
+            ident, horizon = self.client.ident, self.grace.horizon()
+            spared = sparing if replicas == 1 else 0
+            held = blocks_in_words(self.table, node, ident, horizon, spared)
+            if replicas > 1:
+                usable = self.claims.free_count(node, replicas)
+                held += (
+                    f"; free also where the other replicas would be: {usable}"
+                    f"{kept_in_words(usable, sparing)}"
+                )
             why = (
-                f"{self._free_blocks(node, sparing)}. Delete an entry of about this size for each "
+                f"{held}. Delete an entry of about this size for each "
                 f"that is to be put, or so many of other sizes that a run of {run} bytes in whole "
                 "blocks is empty, or create the pool with larger nodes"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )
-        held = [
+        inside = [
             self.membership.process(laggard.slot, laggard.word)
             for laggard in self.grace.pinned()
             if not self.membership.ours(laggard.slot)
         ]
-        if held:
+        if inside:
             text += (
-                f" (memory may be held back by processes inside an operation: {', '.join(held)})"
+                f" (memory may be held back by processes inside an operation: {', '.join(inside)})"
             )
         return text
 

@@ -43,17 +43,25 @@ takes only a block that it has seen twice, an attempt apart, with the same word 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import (
+    BACKUP,
+    FREE,
     LARGE,
     LARGE_CLASS,
     LIMBO,
     OWNER_MASK,
+    PENDING,
+    REGION,
+    SHAPE_MASK,
     SLAB,
+    STRAY,
+    TAIL,
+    TAIL_FIRST_MASK,
     TAKEN,
     block_word,
     class_of,
@@ -65,7 +73,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.pages import ALL_PAGES, NOWHERE, around, best_run
 
 if TYPE_CHECKING:
-    from limpet.shm.arrays import Words
+    from limpet.shm.arrays import Flags, Words
     from limpet.shm.clients.epoch import Grace
     from limpet.shm.pages import Table
 
@@ -73,6 +81,13 @@ _Words: TypeAlias = "dict[tuple[int, int], int]"
 """Words of blocks, by node and number."""
 _Room: TypeAlias = "dict[tuple[int, int], tuple[int, int]]"
 _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
+
+
+def of_kinds(words: Words, *kinds: int) -> Flags:
+    """Which blocks with these words are of one of these kinds."""
+    mask = np.uint64(sum(1 << kind for kind in kinds))
+    found: Flags = mask >> (words >> np.uint64(60)) & np.uint64(1) != 0
+    return found
 
 
 class Shortage:
@@ -129,7 +144,7 @@ class Shortage:
             if node == self.node:
                 continue
             try:
-                empty.update(self._hoarded(node)[0])
+                empty.update(self._empty(node, *self._of_others(node)))
                 found.append(node)
             except NodeFailed:
                 continue
@@ -142,27 +157,38 @@ class Shortage:
     def _hoarded(self, node: int) -> tuple[_Words, _Room]:
         """Words of other clients' blocks, by place: of empty ones; and of those with room, after
         the number of objects in use."""
-        table = self.table
-        words = table.words(node)
-        kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
-        anothers = np.isin(kinds, (SLAB, LARGE, TAKEN)) & (owners != 0) & (owners != self.client)
-        empty: _Words = {}
+        blocks, words = self._of_others(node)
+        empty = self._empty(node, blocks, words)
         room: _Room = {}
-        for block in np.flatnonzero(anothers).tolist():
+        wanted = block_word(SLAB, 0, self.size_class, self.replicas) & SHAPE_MASK
+        for block in blocks[words[blocks] & np.uint64(SHAPE_MASK) == wanted].tolist():
             word = int(words[block])
-            size_class = class_of(word)
-            if size_class >= table.heap.class_count or not table.groups.possible(block, word):
-                continue  # damaged; an audit shows it
-            used = table.used_count(node, block, size_class)
-            if not used:
-                empty[node, block] = word
-            elif (
-                size_class == self.size_class
-                and replicas_of(word) == self.replicas
-                and (self.pages or self._has_room(node, block, word, used))
-            ):
-                room[node, block] = (used, word)
+            if (node, block) not in empty and self._is_sound(block, word):
+                used = self.table.used_count(node, block, self.size_class)
+                if self.pages or self._has_room(node, block, word, used):
+                    room[node, block] = (used, word)
         return empty, room
+
+    def _of_others(self, node: int) -> tuple[Any, Words]:
+        """The blocks that other clients own, and the words of all."""
+        words = self.table.words(node)
+        owners = words & np.uint64(OWNER_MASK)
+        theirs = of_kinds(words, SLAB, LARGE, TAKEN) & (owners != 0) & (owners != self.client)
+        return np.flatnonzero(theirs), words
+
+    def _empty(self, node: int, blocks: Any, words: Words) -> _Words:
+        """Of these blocks, the words of those in which nothing is in use, by place."""
+        return {
+            (node, block): word
+            for block in self.table.seen_unused(node, blocks)
+            if self._is_sound(block, word := int(words[block]))
+        }
+
+    def _is_sound(self, block: int, word: int) -> bool:
+        """Whether the word of a block is not damaged; an audit shows one that is."""
+        table = self.table
+        known = class_of(word) < table.heap.class_count
+        return known and bool(table.groups.possible(block, word))
 
     def _in_gaps(self, empty: _Words, room: _Room) -> tuple[_Words, _Room]:
         """Of `_hoarded` on our node: the empty blocks, and those where the runs of clear pages end
@@ -188,8 +214,7 @@ class Shortage:
         """The clear pages of the blocks of runs, a word a block."""
         table, heap = self.table, self.table.heap
         clear = np.zeros(len(words), dtype=np.uint64)
-        kinds = words >> np.uint64(60)
-        for block in np.flatnonzero(np.isin(kinds, (SLAB, TAKEN, LIMBO))).tolist():
+        for block in np.flatnonzero(of_kinds(words, SLAB, TAKEN, LIMBO)).tolist():
             word = int(words[block])
             if class_of(word) == heap.page_class and replicas_of(word) == self.replicas:
                 clear[block] = table.clear_pages(node, block)
@@ -205,6 +230,50 @@ class Shortage:
         if most:
             clear[free] = known[free] = ALL_PAGES
         return best_run(clear, known, self.pages, free, free, most)
+
+
+def kept_in_words(free: int, sparing: int) -> str:
+    """In words, for a message: how many of so many free blocks are kept, if `sparing` are."""
+    if not (free and sparing):
+        return ""
+    kept = "all" if free <= sparing else f"{sparing} of them"
+    return f" ({kept} for updates, deletes and channels only)"
+
+
+def blocks_in_words(table: Table, node: int, client: int, horizon: int, sparing: int) -> str:
+    """In words, for a message: how many blocks of a node are free, of which `sparing` are kept, and
+    who has the others. The numbers add up to those of the node. `client`: ours."""
+    words = table.words(node)
+    kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
+    for block in np.flatnonzero(kinds == TAIL).tolist():
+        first = int(words[block]) & TAIL_FIRST_MASK
+        owners[block] = owners[first] if first < block else 0
+    free = table.claimable(words, horizon)
+    bare = (kinds == FREE) & ~free & table.passed(words, horizon)
+    owned = of_kinds(words, SLAB, LARGE, PENDING, TAKEN, TAIL)
+    theirs = owned & (owners != 0) & (owners != client)
+    others = len(set(owners[theirs].tolist()))  # `unique` would import a module
+    counts = {
+        "{} has tables and channels": kinds == REGION,
+        "{} has objects of this client": owned & (owners == client),
+        "{} has objects of " + (f"{others} other clients" if others > 1 else "another client"):
+            theirs,
+        "{} has objects of clients that are gone": owned & (owners == 0),
+        "{} has replicas of objects on other nodes": kinds == BACKUP,
+        "{} is free when the operations that run now have ended":
+            of_kinds(words, FREE, LIMBO, STRAY) & ~free & ~bare,
+        "{} has no pages": bare,
+        "{} is damaged": kinds > STRAY,
+    }  # fmt: skip
+    ready = int(free.sum())
+    blocks = f"{table.count} blocks of {table.heap.block_size} bytes"
+    said = [f"{ready} of its {blocks} are free{kept_in_words(ready, sparing)}"]
+    for text, which in counts.items():
+        number = int(which.sum())
+        if number:
+            text = text if number == 1 else text.replace("} has", "} have").replace("} is", "} are")
+            said.append(text.format(number))
+    return ", ".join(said)
 
 
 def expel(table: Table, node: int, client: int, grace: Grace) -> int:

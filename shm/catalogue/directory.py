@@ -44,6 +44,7 @@ plainly. The same holds for a client that drops.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -85,7 +86,7 @@ CLIENT_MASK: Final = (1 << CLIENT_BITS) - 1
 HASH_MASK: Final = 0xFFF
 PAGE_MIN: Final = 4
 PAGE_MAX: Final = 32
-"""Entries that are read at a time, so that a remote client sends one message for them."""
+"""Entries that a remote client reads at a time, by one message."""
 _HEAD: Final = struct.Struct("<4Q")
 _PLACE: Final = struct.Struct("<2Q")
 READS_MAX: Final = 100
@@ -118,6 +119,11 @@ def _word(state: int, name: bytes, client: int = 0) -> int:
     return state << 60 | _hash_bits(name) | client
 
 
+def _has_hash(word: int, name: bytes) -> bool:
+    """Whether a state word has the hash of this name."""
+    return (word ^ _hash_bits(name)) >> CLIENT_BITS & HASH_MASK == 0
+
+
 def _decode(index: int, word: int, data: bytes, text_size: int) -> Entry | None:
     """The entry with these bytes, which have been read under that state word; None: they do not
     fit it, so they were changing meanwhile."""
@@ -136,8 +142,10 @@ def _decode(index: int, word: int, data: bytes, text_size: int) -> Entry | None:
         return Entry(index, state, client, home, payload, word, home, link)
     if checksum != hash64(text):
         return None
-    for name in (home, *_later_names(data, text_size)):
-        if word == _word(state, name, word & CLIENT_MASK):
+    if _has_hash(word, home):  # nearly always
+        return Entry(index, state, client, home, payload, word, home, link)
+    for name in _later_names(data, text_size):
+        if _has_hash(word, name):
             return Entry(index, state, client, name, payload, word, home, link)
     return None
 
@@ -189,31 +197,34 @@ class Directory:
         return changed
 
     def _read(self, index: int) -> Entry:
+        at = self._at(index)
         for attempt in range(READS_MAX):
-            entry = self._look(index, 1)[0]
-            if entry is not None:
+            # ORDER: the text before the word once more; a creator changes the word before the text.
+            (word,), data, (again,) = self.endpoint.read_between((at,), self.entry_size)
+            entry = _decode(index, word, data, self.text_size)
+            # In a durable pool: the client that set this state may not have made it persistent yet.
+            self.endpoint.dirty(at, 8)
+            if entry is not None and again == word:
                 return entry
             self.endpoint.pause(attempt)
         raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
 
-    def _places(self, first: int, count: int) -> range:
+    def _places(self, page: range) -> range:
         """Addresses of the state words of these entries."""
-        return range(self._at(first), self._at(first + count), self.entry_size)
+        return range(self._at(page.start), self._at(page.stop), self.entry_size)
 
-    def _look(self, first: int, count: int) -> list[Entry | None]:
-        """These entries, in one exchange; None for one that is changing."""
-        places = self._places(first, count)
-        # ORDER: the text before the words once more; a creator changes the word before the text.
-        before, text, after = self.endpoint.read_between(places, count * self.entry_size)
-        found: list[Entry | None] = []
-        for number, place in enumerate(places):
-            word = before[number]
-            end = (number + 1) * self.entry_size
-            entry = _decode(first + number, word, text[end - self.entry_size : end], self.text_size)
-            # In a durable pool: the client that set this state may not have made it persistent yet.
-            self.endpoint.dirty(place, 8)
-            found.append(entry if after[number] == word else None)
-        return found
+    def _look(self, page: range) -> Iterator[Entry]:
+        """These entries, in one exchange, and one more for each that is changing."""
+        size = self.entry_size
+        places = self._places(page)
+        # ORDER: as in `_read`
+        before, text, after = self.endpoint.read_between(places, len(page) * size)
+        for number, index in enumerate(page):
+            data = text[number * size : (number + 1) * size]
+            entry = _decode(index, before[number], data, self.text_size)
+            self.endpoint.dirty(places[number], 8)
+            unchanged = entry is not None and after[number] == before[number]
+            yield entry if entry is not None and unchanged else self._read(index)
 
     def _place(self, index: int, number: int) -> int:
         """Address of a place for a later name."""
@@ -229,12 +240,20 @@ class Directory:
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry up to the first EMPTY one."""
-        for page in self._pages():
-            for index, seen in zip(page, self._look(page[0], len(page)), strict=True):
-                entry = seen or self._read(index)
-                if entry.state == EMPTY:
-                    return
-                yield entry
+        entries: Iterator[Entry] = map(self._read, range(self.entries))
+        if self.endpoint.gathers:
+            entries = itertools.chain.from_iterable(map(self._look, self._pages()))
+        return itertools.takewhile(lambda entry: entry.state != EMPTY, entries)
+
+    def _words(self) -> Iterator[tuple[int, int]]:
+        """Number and state word of every entry, in order; read as they are asked for, or, where
+        that is an exchange, in pages."""
+        if not self.endpoint.gathers:
+            return enumerate(map(self.endpoint.load, self._places(range(self.entries))))
+        load_all = self.endpoint.load_all
+        return itertools.chain.from_iterable(
+            zip(page, load_all(self._places(page)), strict=True) for page in self._pages()
+        )
 
     def _pages(self) -> Iterator[range]:
         """The numbers of all entries, in pages that get longer: most directories are short."""
@@ -331,21 +350,19 @@ class Directory:
 
     def _search(self, name: bytes) -> tuple[list[Entry], int]:
         """The entries that are or may be of that name, and the first that may be claimed, or -1."""
-        wanted = _hash_bits(name)
+        wanted = _hash_bits(name) >> CLIENT_BITS
         found: list[Entry] = []
         place = -1
-        for page in self._pages():
-            words = self.endpoint.load_all(self._places(page[0], len(page)))
-            for index, word in zip(page, words, strict=True):
-                state = word >> 60
-                if place < 0 and state in (EMPTY, VOID):
-                    place = index
-                if state == EMPTY:
-                    return found, place
-                if (word ^ wanted) >> CLIENT_BITS & HASH_MASK == 0 and state != VOID:
-                    entry = self._read(index)
-                    if (entry.name == name and entry.state in NAMED) or entry.state == CLAIMED:
-                        found.append(entry)
+        for index, word in self._words():
+            state = word >> 60
+            if state == EMPTY:
+                return found, index if place < 0 else place
+            if state == VOID:
+                place = index if place < 0 else place
+            elif word >> CLIENT_BITS & HASH_MASK == wanted:
+                entry = self._read(index)
+                if (entry.name == name and entry.state in NAMED) or entry.state == CLAIMED:
+                    found.append(entry)
         return found, place
 
     def obtain(

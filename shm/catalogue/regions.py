@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.alloc.reclaim import Shortage
+from limpet.shm.alloc.reclaim import Shortage, blocks_in_words
 from limpet.shm.catalogue.directory import CLAIMED, DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
 from limpet.shm.endpoint.states import FORMER, generation_of
@@ -136,12 +136,10 @@ class Regions:
                 mend = "delete entries, drop a store or remove a channel, or make larger nodes"
                 if self.blocks.pages.refused != NOWHERE:
                     mend = "its file system is full, make room there"
-                free = self.blocks.claimable(self.blocks.words(node), self.grace.horizon())
+                held = blocks_in_words(self.blocks, node, client, self.grace.horizon(), spared)
                 raise StoreFull(
-                    f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
-                    f"{self.block_size} bytes for {name!r}, which takes {size} bytes: "
-                    f"{int(free.sum())} of its {self.blocks.count} are free, {spared} of these for "
-                    f"others; {mend}"
+                    f"{self.membership.pool}: node {node} has no {count} adjacent free blocks for "
+                    f"{name!r}, which takes {size} bytes: {held}; {mend}"
                 )
             return _PAYLOAD.pack(first, count, size, secrets.randbits(36) << 12 | index)
 
@@ -244,7 +242,8 @@ class Regions:
                 continue
             self.blocks.pages.begin_search()
             if not allocator.make_all_ready(node, [room], 1, True):
-                raise StoreFull(allocator.relief.why_full(node, room, self.blocks.pages.refused, 0))
+                refused = self.blocks.pages.refused
+                raise StoreFull(allocator.relief.why_full(node, room, refused, 0, 1))
 
     def _unlink(self, node: int, index: int, pinned: bool = False) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""

@@ -237,11 +237,18 @@ class Manager:
             found = self.handles.get((cls, name))
         if found is not None and not found.removed():
             return dict(found.parameters)
+        return dict(self._described(name).get("parameters") or {})
+
+    def kind_of(self, name: str) -> str:
+        """The kind of the channel of that name; "": none is found."""
+        return str(self._described(name).get("kind", ""))
+
+    def _described(self, name: str) -> dict[str, Any]:
         described: dict[str, Any] = {}
         if _is_name(name) and self._has_memory():
             with contextlib.suppress(NodeFailed):  # `open` raises it
                 described = self.catalogue.describe(name.encode())
-        return dict(described.get("parameters") or {})
+        return described
 
     def require_not_lost(self, name: str) -> None:
         """Raise NodeFailed if a channel that is not found was lost, or may have been."""

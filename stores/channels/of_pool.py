@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import ParameterError, StoreMismatch
 from limpet.shm.late import late
 from limpet.shm.parameters import parse_size
 from limpet.shm.times import LONGEST_S, US, Seconds, units_of
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from limpet.stores.channels.topic import Topic
 
 HERE: Final = "limpet.stores.channels."
+JOBS: Final = "jobs"
+"""The kind of a queue with acks, as the catalogue of channels has it."""
 
 
 class ChannelCalls:
@@ -152,7 +154,7 @@ class ChannelCalls:
         *,
         item_size: int | None = None,
         codec: str | None = None,
-        acks: Literal[False] = False,
+        acks: Literal[False] | None = None,
     ) -> SharedQueue: ...
 
     @overload
@@ -175,13 +177,14 @@ class ChannelCalls:
         *,
         item_size: int | None = None,
         codec: str | None = None,
-        acks: bool = False,
+        acks: bool | None = None,
         max_deliveries: int | None = None,
         visibility_timeout: Seconds | None = None,
     ) -> SharedQueue | JobQueue:
         """The queue of that name: made if it is not there, else attached to. First in, first out.
 
-        With `acks`, each element is delivered until it is acknowledged. Parameters: see
+        With `acks`, each element is delivered until it is acknowledged: the queue is a `JobQueue`,
+        as without `acks` one that was made so is. Parameters: see
         `SharedQueue`, and `JobQueue`, which alone has the last two. One that is not given is that
         of the queue that is there. Raises StoreMismatch when one that is given differs from it.
         """
@@ -207,7 +210,12 @@ class ChannelCalls:
             defaults |= {"max_deliveries": usual.MAX_DELIVERIES, "visibility_timeout": 0.0}
         elif any(value is not None for value in further.values()):
             raise ParameterError(f"only a queue with acks=True has {' and '.join(further)}")
-        found: SharedQueue | JobQueue = self.channels.attach(cls, name, given, defaults)
+        try:
+            found: SharedQueue | JobQueue = self.channels.attach(cls, name, given, defaults)
+        except StoreMismatch:
+            if acks is not None or self.channels.kind_of(name) != JOBS:
+                raise
+            found = self.queue(name, maxsize, item_size=item_size, codec=codec, acks=True)
         return found
 
     def deque(

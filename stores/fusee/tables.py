@@ -166,7 +166,7 @@ class ReplicatedTables:
         self.glanced = False
         """Whether operations may go by the view `viewed`; whether those may that only read."""
         self.swapped = self.announced = False
-        """Whether clients are known to swap; whether this one has told all."""
+        """Whether clients swap, as far as is known in this view; whether this one has told all."""
         self.find_replicas()
 
     def forget(self) -> None:
@@ -278,6 +278,8 @@ class ReplicatedTables:
                 self.steps[REPLICAS_ROW * node + k] = step
         self.viewed = viewed
         self.looked = self.glanced = False
+        # What a lost node could not tell, one in service can.
+        self.swapped = self.announced
         return settled(states)
 
     def step(self, node: int, k: int) -> int:
@@ -374,8 +376,8 @@ class ReplicatedTables:
         return self.endpoint.post_load(self._swaps_at(self._asked()))
 
     def saw_swaps(self, ticket: int) -> None:
-        """The phase of `post_swaps` has ended. Without a result, as the node is lost: that clients
-        swap is never wrong."""
+        """The phase of `post_swaps` has ended. Without a result, as the node is lost, clients count
+        as swapping until the view changes: that is never wrong."""
         if not self.swapped:
             lost = self.endpoint.lost(self._asked() >> NODE_SHIFT & 0xFF)
             self.swapped = lost or self.endpoint.result(ticket) != 0

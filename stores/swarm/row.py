@@ -209,8 +209,10 @@ class Turns:
         self.last[0] = self.last[0] + 1
 
     def doubt(self, node: int) -> None:
-        """An operation had to ask for memory on this node: look whether it is short."""
-        self.looks[node] = 1
+        """An operation had to ask for memory on this node: look whether it is short, unless it was
+        at one of the last LOOKS new buffers or registers."""
+        if not self.looks[node]:
+            self.looks[node] = 1
 
     def knows(self, word: int) -> bool:
         """Whether an entry of the cache with this word (`Row.note`) has what is true of our row."""

@@ -336,3 +336,29 @@ def test_a_store_without_replicas_serves_its_other_nodes_after_a_replacement(
         assert served
     pool.drop("test")
     assert pool.audit()["leaked"] == 0
+
+
+def test_a_lost_node_that_cannot_say_whether_clients_swap_is_not_asked_for_good(
+    filled: Callable[..., Any],
+) -> None:
+    """Only until the view changes."""
+    store = filled(2)
+    tables = store.tables
+
+    def look() -> bool:
+        ticket = tables.post_swaps()
+        store.endpoint.wait()
+        tables.saw_swaps(ticket)
+        return bool(tables.swapped)
+
+    assert not store.within(look)
+    truncate(store.pool, 0)  # the first directory has its primary there
+    with pytest.raises(limpet.NodeFailed):
+        store.within(look)
+    store.within(lambda: tables.saw_swaps(0))  # as if the node was lost after the look was posted
+    assert tables.swapped
+    store.pool.fail_node(0)
+    _all_there(store)
+    assert not store.within(look)
+    assert store.swap(KEYS[0], b"value of " + KEYS[0], b"another")
+    assert store.within(look)

@@ -410,9 +410,16 @@ def test_plain_queues_and_queues_with_acks_are_told_apart(pools: Any) -> None:
     with pytest.raises(limpet.StoreMismatch):
         pool.queue("plain", acks=True)
     with pytest.raises(limpet.StoreMismatch):
-        pool.queue("acks")
+        pool.queue("acks", acks=False)
+    with pytest.raises(limpet.StoreMismatch):
+        pool.queue("acks", codec="json")
     with pytest.raises(limpet.ParameterError, match="acks=True"):
         pool.queue("other", max_deliveries=1)
+    # A call that does not say which opens the one that is there.
+    for opened in (pool, pools.again(pool)):
+        assert [type(opened.queue(name)).__name__ for name in ("plain", "acks")] == [
+            "SharedQueue", "JobQueue",
+        ]  # fmt: skip
     made = pools.again(pool).queue("acks", acks=True)
     assert made.parameters == pool.queue("acks", acks=True).parameters
 

@@ -391,18 +391,24 @@ def test_store_of_bytes_is_a_mapping_of_bytes(pools: Any) -> None:
 
 def test_wrong_kind_is_refused_with_the_call_that_opens_the_store(pools: Any) -> None:
     pool = pools()
-    pool.dict("d", store="loco")
+    pool.dict("d", store="loco")["k"] = 1
     pool.store("rtx-race", "s")
     pool.cache("c")
     for wrong, call in (
         (lambda: pool.cache("d"), "pool.dict('d', store='loco')"),
-        (lambda: pool.dict("s"), "pool.store('rtx-race', 's')"),
+        (lambda: pool.dict("s", store="race"), "pool.store('rtx-race', 's')"),
         (lambda: pool.dict("c"), "pool.cache('c')"),
         (lambda: pool.cache("c", codec="json"), "pool.cache('c')"),
     ):
         with pytest.raises(limpet.StoreMismatch) as caught:
             wrong()
         assert f"open it with {call}, or take another name" in str(caught.value)
+    # A call without a kind opens the store that is there; with a parameter, of its kind.
+    for opened in (pool, pools.again(pool)):
+        assert opened.dict("d") == {"k": 1}
+        assert opened.dict("s").store.kind == "rtx-race"
+    with pytest.raises(limpet.StoreMismatch, match="locks"):
+        pool.dict("d", locks=1)
 
 
 # ---- between processes --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import pickle
 import queue
 import random
+import re
 import signal
 import threading
 import time
@@ -68,7 +69,7 @@ def test_one_that_is_too_large_or_finds_no_memory_is_refused(pools: Any) -> None
 def test_error_of_a_full_pool_names_the_queue_and_what_is_kept(pools: Any) -> None:
     pool = pools(node_size="1MiB")
     store = pool.store("race", name="s", capacity=10)
-    with pytest.raises(limpet.StoreFull, match="and 3 are kept for updates"):
+    with pytest.raises(limpet.StoreFull, match="all for updates"):
         store.put_many([(b"%d" % number, bytes(2000)) for number in range(1000)])
     with pytest.raises(
         limpet.StoreFull, match="no memory for the channel 'jobs': node 0 has"
@@ -78,13 +79,30 @@ def test_error_of_a_full_pool_names_the_queue_and_what_is_kept(pools: Any) -> No
     assert str(it.value).count(pool.url) == 1
 
 
-def test_error_of_a_full_pool_speaks_of_what_is_kept_only_where_something_is(pools: Any) -> None:
+def test_error_of_a_full_pool_says_who_has_each_block(pools: Any) -> None:
+    """And speaks of what is kept only where something is."""
     pool = pools(nodes=3, node_size="256KiB")  # 12 blocks
-    for kind, words in (("swarm", "and 1 are kept for"), ("race", "are free. Delete")):
-        store = pool.store(kind, name="s", capacity=10)
-        with pytest.raises(limpet.StoreFull, match=words):
-            store.put_many([(b"%d" % number, bytes(1000)) for number in range(1000)])
-        pool.drop("s")
+
+    def fill(kind: str) -> None:
+        for number in range(100):
+            if kind == "array":
+                pool.array(f"{number}", 30_000, "u1")
+            elif kind == "queue":
+                pool.queue("q").put(bytes(8000))
+            else:
+                pool.store(kind, name="s", capacity=10).put(b"%d" % number, bytes(8000))
+
+    for kind, kept in (("swarm", True), ("race", False), ("queue", False), ("array", False)):
+        with pytest.raises(limpet.StoreFull) as caught:
+            fill(kind)
+        said = str(caught.value)
+        assert ("for updates, deletes and channels only" in said) is kept
+        total = re.search(r"(\d+) of its (\d+) blocks of \d+ bytes are free(.*?)[.;]", said)
+        assert total is not None
+        others = re.findall(r"(\d+) (?:has|have|is|are) ", total[3])
+        assert int(total[1]) + sum(map(int, others)) == int(total[2]) == pool.layout.block_count
+        if kind in ("swarm", "race"):
+            pool.drop("s")
 
 
 def test_one_that_does_not_fit_into_the_pool_is_not_made_in_part(pools: Any) -> None:

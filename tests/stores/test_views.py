@@ -325,6 +325,9 @@ def test_more_values_than_keepers_can_have_are_copies(
         store.put(key, key * 50)
     seen = store.view_many(keys)
     assert len(store.pool.keepers.all) == 1
+    # The keeper is a client of the handle that views.
+    assert sum(client["ours"] for client in store.pool.clients()) == 2
+    assert sum(client["ours"] for client in other.pool.clients()) == 1
     with store.view(keys[0]) as first:
         assert first == keys[0] * 50
     for key in keys:
