@@ -350,6 +350,7 @@ class SimulatedCluster:
         for pool in self.pools:
             pool.membership.forget()
             pool.clock.forget()
+            pool.numbers.forget()
         for client in self.clients:
             client.rewind()
             client.pool.client.assume(*client.identity)
