@@ -246,6 +246,7 @@ class SimulatedCluster:
         for pool in self.pools:
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
+            pool.numbers.hold_ms = 0  # a schedule is shorter than that
             pool.mapped.nodes_memory = self.nodes_memory
         self._open_stores()
         for client in self.clients:

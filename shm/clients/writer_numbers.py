@@ -65,7 +65,7 @@ HOLD_MS: Final = 10
 """Nobody takes a number from a client sooner than this."""
 FIELDS: Final = (
     Field(
-        "time at which a writer number was taken",
+        "writer number: time when it was taken",
         TIME_MASK + 1,
         1000,
         WRAPS,
@@ -108,7 +108,8 @@ class WriterNumbers:
         """The number of this client, or NONE. In an operation; it is good until that ends."""
         if self.drops != self.client.drops or self.owner != self.client.ident:
             self._look_again()
-        return self.number
+        number: int = self.number
+        return number
 
     def _look_again(self) -> None:
         if self.number >= 0 and (
@@ -172,12 +173,17 @@ class WriterNumbers:
             self.client.end()
 
     def _choose(self, limit: int) -> tuple[int, int]:
-        """The number to take, and its word: the first whose holder is gone, or else the one that
-        was taken first. NONE: all have been taken just now."""
+        """The number to take, and its word: one that names us, as a `take` was cut off, or the
+        first whose holder is gone, or else the one that was taken first. NONE: all have been taken
+        just now."""
         oldest = (NONE, 0)
         longest = self.hold_ms - 1
         now = self._now()
-        for number, word in enumerate(self.words(limit)):
+        words = self.words(limit)
+        for number, word in enumerate(words):
+            if word & HOLDER_MASK == self.client.ident:
+                return number, word
+        for number, word in enumerate(words):
             if not word or self.is_idle(word):
                 return number, word
             age = now - (word >> HOLDER_BITS) & TIME_MASK
@@ -191,7 +197,8 @@ class WriterNumbers:
         if not self._change(number, word, mine | CLAIMED):
             return False
         # CRASH(number-claimed): the next client of the number waits until all operations are over.
-        if word & CLAIMED or (word and not self._is_gone(word)):
+        is_ours = word & HOLDER_MASK == self.client.ident
+        if word & CLAIMED or not (word == 0 or is_ours or self.is_idle(word)):
             self._await(word)
         if not self._change(number, mine | CLAIMED, mine):
             return False
@@ -227,7 +234,8 @@ class WriterNumbers:
         return self._now() << HOLDER_BITS | self.client.ident
 
     def _now(self) -> int:
-        return int(self.endpoint.microseconds()) // 1000 & TIME_MASK
+        now_us: int = self.endpoint.microseconds()
+        return now_us // 1000 & TIME_MASK
 
     def _is_gone(self, word: int) -> bool:
         ident = word & HOLDER_MASK

@@ -11,7 +11,14 @@ import pytest
 from kit.processes import exit_code, fork
 
 import limpet
-from limpet.shm.clients.writer_numbers import CLAIMED, HOLD_MS, NONE, number_address
+from limpet.shm.clients.writer_numbers import (
+    CLAIMED,
+    HOLD_MS,
+    HOLDER_BITS,
+    NONE,
+    TIME_MASK,
+    number_address,
+)
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 
@@ -117,6 +124,20 @@ def test_a_number_can_be_kept_from_others_only_when_its_client_is_gone(pools: An
     assert word_of(pool, 0) == word
     pool.numbers.take(1)
     assert held(pool) == 0
+
+
+def test_the_time_at_which_a_number_was_taken_wraps(pools: Any) -> None:
+    """The host of its client is ahead: the time since then is almost a whole turn."""
+    pool = pools(clients=8)
+    other = pools.again(pool)
+    for client in (pool, other):
+        client.numbers.take(2)
+    for number, client, ahead_ms in ((0, pool, -1000), (1, other, 500)):
+        taken = pool.endpoint.microseconds() // 1000 + ahead_ms & TIME_MASK
+        pool.endpoint.store(number_address(number), taken << HOLDER_BITS | client.client_id)
+    third = pools.again(pool)
+    third.numbers.take(2)
+    assert held(third) == 1
 
 
 def test_a_damaged_holder_is_an_error(pools: Any) -> None:

@@ -144,7 +144,7 @@ def test_pointers_of_nodes_that_are_given_up_never_come_again(pools: Any) -> Non
             value_size=40,
             node_size=384,
         )
-        set_clock(pool, (1 << 48) + since)
+        set_clock(pool, store.kind, (1 << 48) + since)
         for number in range(60):
             store.put(b"%03d" % number, b"v" * 40)
         for number in range(60):
@@ -172,7 +172,7 @@ def test_words_of_slots_that_are_vacated_never_come_again(pools: Any) -> None:
     store = pool.store("rtx-race", name="test", capacity=100)
     found: list[list[int]] = []
     for since in (0, 1 << 42):
-        set_clock(pool, (1 << 48) + since)
+        set_clock(pool, store.kind, (1 << 48) + since)
         for number in range(20):
             store.insert(b"%d" % number, b"v")
         for number in range(20):

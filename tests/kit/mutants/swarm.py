@@ -36,11 +36,12 @@ from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.register import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
+NUMBERS: Final = ("shm/clients/unique_ids", "shm/clients/writer_numbers")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the store, and of the pool's clock.
+    """`changes` of the store, and of the pool's writer numbers (`clock`).
 
     `says`: the kinds of failure that show it. `exploration`: what it is explored with.
     """
@@ -67,10 +68,8 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         if mutant.clock:
-            clock = uncompiled(("shm/clients/unique_ids",), *mutant.clock)[
-                "shm/clients/unique_ids"
-            ].Clock
-            patch.setattr(pool_module, "Clock", clock)
+            numbers = uncompiled(NUMBERS, *mutant.clock)[NUMBERS[-1]].WriterNumbers
+            patch.setattr(pool_module, "WriterNumbers", numbers)
         yield
 
 
@@ -159,14 +158,9 @@ class Guessing:
         return int(self.guess())
 
 
-def starts_anew(use: Any) -> Any:
-    def run(self: Any, time: int) -> int:
-        if self.owner != self.client.ident:
-            self.owner = self.client.ident
-            self.last = self.ceiling = 0
-        return int(use(self, time))
-
-    return run
+def starts_anew(self: Any, word: int) -> None:
+    self.owner, self.word, self.last = self.client.ident, word, 0
+    self.ceiling = self.endpoint.load(word)
 
 
 def guesses(init: Any) -> Any:
@@ -375,9 +369,9 @@ LITERAL_ALGORITHM_3: Final = Mutant(
     (replaced("swarm/safe_guess", "SafeGuess.read", reads_by_algorithm_3),),
 )
 CLOCK_STARTS_ANEW: Final = Mutant(
-    "s2-clock-is-not-that-of-the-slot",
+    "s2-clock-is-not-that-of-the-number",
     (),
-    clock=(Change("shm/clients/unique_ids", "Clock._use", starts_anew),),
+    clock=(replaced("shm/clients/unique_ids", "Clock.begin", starts_anew),),
 )
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",
