@@ -4,6 +4,13 @@ from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
+cdef u64 CLAIMED
+cdef int HOLDER_BITS
+cdef u64 HOLDER_MASK
+cdef int HOLD_MS
+cdef int NONE
+cdef u64 TAKEN_MASK
+
 cdef class WriterNumbers:
     cdef readonly Client client
     cdef readonly Endpoint endpoint

@@ -1,7 +1,7 @@
 """Writer numbers: a few small numbers, each of which one client at a time has, and their clocks.
 
 A store whose words have room for a few writers only, as those of SWARM's registers (stores/swarm/),
-knows a writer by its number. A pool has NUMBERS of them, for all its stores; a store that is made
+knows a writer by its number. A pool has 64 of them, for all its stores; a store that is made
 for w writers uses those below w. A client takes a number when it writes to such a store for the
 first time, and keeps it. So a client that only reads has none, and any client may write, however
 many there are (trap S12): when each number below w is taken, it takes the one that was taken first,
@@ -49,24 +49,27 @@ from typing import Any, Final
 
 from limpet.shm.clients.unique_ids import Clock
 from limpet.shm.endpoint.field_ends import WRAPS, Field
-from limpet.shm.endpoint.layout import DROPS, WRITER_NUMBERS, slot_address
+from limpet.shm.endpoint.layout import (
+    DROPS,
+    WRITER_NUMBER_SIZE,
+    WRITER_NUMBERS,
+    WRITER_NUMBERS_COUNT,
+    slot_address,
+)
 from limpet.shm.endpoint.slots import FREE, INCARNATION_BITS, STATE_SHIFT, client_id
 from limpet.shm.errors import PoolCorrupt
 
-NUMBERS: Final = 64
-"""So many numbers are in a pool."""
-NUMBER_SIZE: Final = 16
 NONE: Final = -1
 HOLDER_BITS: Final = 48
-HOLDER_MASK: Final = (1 << HOLDER_BITS) - 1
-TIME_MASK: Final = 0x7FFF
+HOLDER_MASK: Final = 0xFFFF_FFFF_FFFF
+TAKEN_MASK: Final = 0x7FFF
 CLAIMED: Final = 1 << 63
 HOLD_MS: Final = 10
 """Nobody takes a number from a client sooner than this."""
 FIELDS: Final = (
     Field(
         "writer number: time when it was taken",
-        TIME_MASK + 1,
+        TAKEN_MASK + 1,
         1000,
         WRAPS,
         "of two numbers the other one may be taken, or the same one later",
@@ -76,7 +79,7 @@ FIELDS: Final = (
 
 def number_address(number: int) -> int:
     """Address of the two words of a number."""
-    return WRITER_NUMBERS + NUMBER_SIZE * number
+    return WRITER_NUMBERS + WRITER_NUMBER_SIZE * number
 
 
 class WriterNumbers:
@@ -130,7 +133,7 @@ class WriterNumbers:
 
     def number_of(self, ident: int) -> int:
         """The number that the client with this id has, or had last; NONE: nobody knows of one."""
-        for number, word in enumerate(self.words(NUMBERS)):
+        for number, word in enumerate(self.words(WRITER_NUMBERS_COUNT)):
             if word and word & HOLDER_MASK == ident:
                 return number
         return NONE
@@ -186,7 +189,7 @@ class WriterNumbers:
         for number, word in enumerate(words):
             if not word or self.is_idle(word):
                 return number, word
-            age = now - (word >> HOLDER_BITS) & TIME_MASK
+            age = now - (word >> HOLDER_BITS) & TAKEN_MASK
             if age > longest:
                 oldest, longest = (number, word), age
         return oldest
@@ -235,7 +238,7 @@ class WriterNumbers:
 
     def _now(self) -> int:
         now_us: int = self.endpoint.microseconds()
-        return now_us // 1000 & TIME_MASK
+        return now_us // 1000 & TAKEN_MASK
 
     def _is_gone(self, word: int) -> bool:
         ident = word & HOLDER_MASK

@@ -11,15 +11,14 @@ import pytest
 from kit.processes import exit_code, fork
 
 import limpet
-from limpet.shm.clients.writer_numbers import (
-    CLAIMED,
-    HOLD_MS,
-    HOLDER_BITS,
-    NONE,
-    TIME_MASK,
-    number_address,
-)
+from limpet.shm.clients.writer_numbers import number_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS
+
+NOTHING = -1
+CLAIMED = 1 << 63
+HOLDER_BITS = 48
+TAKEN_MASK = 0x7FFF
+WAIT_S = 0.01
 
 
 def held(pool: Any) -> int:
@@ -40,7 +39,7 @@ def test_a_number_stays_with_its_client_and_goes_to_the_next_one_with_its_clock(
 ) -> None:
     pool = pools(clients=8)
     first, second = pools.again(pool), pools.again(pool)
-    assert held(first) == NONE
+    assert held(first) == NOTHING
     for client in (first, second, first):
         client.numbers.take(4)
     assert (held(first), held(second)) == (0, 1)
@@ -60,7 +59,7 @@ def test_a_number_below_the_limit_takes_the_place_of_a_greater_one(pools: Any) -
     pool.numbers.take(2)
     assert (held(other), held(pool)) == (0, 1)
     pool.numbers.take(1)
-    assert (held(other), held(pool)) == (NONE, 0)
+    assert (held(other), held(pool)) == (NOTHING, 0)
     other.numbers.take(2)
     assert (held(other), held(pool)) == (1, 0)
 
@@ -74,13 +73,13 @@ def test_a_client_at_work_keeps_its_number_until_its_operation_ends(pools: Any) 
     taker = threading.Thread(target=other.numbers.take, args=(1,))
     taker.start()
     while not word_of(pool, 0) & CLAIMED:
-        taker.join(HOLD_MS / 1000)
+        taker.join(WAIT_S)
     assert pool.numbers.held() == 0
-    taker.join(HOLD_MS / 1000)
+    taker.join(WAIT_S)
     assert taker.is_alive(), "the number was taken amid an operation"
     pool.client.leave()
     taker.join()
-    assert (held(pool), held(other)) == (NONE, 0)
+    assert (held(pool), held(other)) == (NOTHING, 0)
 
 
 def test_a_client_killed_while_it_waits_hides_no_operation_from_the_next(pools: Any) -> None:
@@ -103,12 +102,12 @@ def test_a_client_killed_while_it_waits_hides_no_operation_from_the_next(pools: 
     taker = threading.Thread(target=other.numbers.take, args=(1,))
     taker.start()
     while word_of(pool, 0) == dead:
-        taker.join(HOLD_MS / 1000)
-    taker.join(HOLD_MS / 1000)
+        taker.join(WAIT_S)
+    taker.join(WAIT_S)
     assert taker.is_alive(), "the number was taken amid an operation"
     pool.client.leave()
     taker.join()
-    assert (held(pool), held(other)) == (NONE, 0)
+    assert (held(pool), held(other)) == (NOTHING, 0)
 
 
 def test_a_number_can_be_kept_from_others_only_when_its_client_is_gone(pools: Any) -> None:
@@ -133,7 +132,7 @@ def test_the_time_at_which_a_number_was_taken_wraps(pools: Any) -> None:
     for client in (pool, other):
         client.numbers.take(2)
     for number, client, ahead_ms in ((0, pool, -1000), (1, other, 500)):
-        taken = pool.endpoint.microseconds() // 1000 + ahead_ms & TIME_MASK
+        taken = pool.endpoint.microseconds() // 1000 + ahead_ms & TAKEN_MASK
         pool.endpoint.store(number_address(number), taken << HOLDER_BITS | client.client_id)
     third = pools.again(pool)
     third.numbers.take(2)

@@ -19,6 +19,7 @@ from kit.mutants.uncompiled import SWARM, Change, replaced, store_in_force, unco
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
+from limpet.shm.endpoint.layout import DROPS
 from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
@@ -161,6 +162,16 @@ class Guessing:
 def starts_anew(self: Any, word: int) -> None:
     self.owner, self.word, self.last = self.client.ident, word, 0
     self.ceiling = self.endpoint.load(word)
+
+
+def trusts_its_number(self: Any) -> None:
+    if self.owner != self.client.ident:
+        self.forget()
+    self.owner, self.drops = self.client.ident, self.client.drops
+
+
+def awaits_nobody(self: Any, word: int) -> None:
+    self.endpoint.faa(DROPS, 1)
 
 
 def guesses(init: Any) -> Any:
@@ -327,6 +338,8 @@ def insists_hastily(init: Any) -> Any:
 NOTHING: Final = lambda self: None  # noqa: E731
 STALE: Final = "ua ua ga|ua ga|ga ga"
 ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
+ENDS: Final = ("client 0", "client 1", "client 2", "history", "check", "no end")
+TURNS: Final = {"program": "ua ua|ua ua|ga ua", "parameters": {"writers": 1}}
 EXPLORED: Final = (
     Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
@@ -360,6 +373,16 @@ EXPLORED: Final = (
         "register-is-given-up-with-its-ident", ("leaked",),
         (replaced("swarm/key_register", "Recycling.dispose_current", disposes_with_its_ident),),
         exploration={"program": "ua ua|da ia|ga ga"},
+    ),
+    Mutant(
+        "s12-holder-does-not-look-at-its-number", (*ENDS, "leaked"),
+        clock=(replaced(NUMBERS[-1], "WriterNumbers._look_again", trusts_its_number),),
+        exploration=TURNS,
+    ),
+    Mutant(
+        "s12-number-is-taken-amid-an-operation", (*ENDS, "leaked"),
+        clock=(replaced(NUMBERS[-1], "WriterNumbers._await", awaits_nobody),),
+        exploration=TURNS,
     ),
 )  # fmt: skip
 
