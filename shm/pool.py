@@ -42,6 +42,7 @@ from limpet.shm.clients.lasting import LastingPin, await_copies
 from limpet.shm.clients.liveness import LifeLocks, is_locked, time_shift_s
 from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.unique_ids import Clock
+from limpet.shm.clients.writer_numbers import WriterNumbers
 from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint
@@ -207,6 +208,7 @@ class PoolCore:
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin[0])(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        self.numbers = WriterNumbers(self.client, self.grace, self.membership)
         self.client.resigned = self.membership.resigned
         self.client.await_copies = functools.partial(await_copies, self.membership)
         if self.remote:
@@ -506,6 +508,7 @@ class PoolCore:
                 self.membership.forked()
                 self.allocator.forget()
                 self.clock.forget()
+                self.numbers.forget()
                 self.client.assume(0, 0, 0)
                 # Without a free slot this raises, and the next operation tries again.
                 self._join(forked=True)
@@ -551,6 +554,7 @@ class PoolCore:
             # Its blocks are others' by now: the next client of this handle has none of them.
             self.allocator.forget()
             self.clock.forget()
+            self.numbers.forget()
             self._leaving.over()
             # A destructor that the garbage collector calls finds no weak reference to us.
             self._own_rejoin[0] = lambda: self._rejoin

@@ -246,6 +246,7 @@ class SimulatedCluster:
         for pool in self.pools:
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
+            pool.numbers.hold_ms = 0  # a schedule is shorter than that
             pool.mapped.nodes_memory = self.nodes_memory
         self._open_stores()
         for client in self.clients:
@@ -350,6 +351,7 @@ class SimulatedCluster:
         for pool in self.pools:
             pool.membership.forget()
             pool.clock.forget()
+            pool.numbers.forget()
         for client in self.clients:
             client.rewind()
             client.pool.client.assume(*client.identity)

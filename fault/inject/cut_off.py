@@ -67,6 +67,7 @@ class CutOffPool(Pool):
             self.membership.locks.drop(slot)
         self.allocator.forget()
         self.clock.forget()
+        self.numbers.forget()
         self.membership.forget()
         self.client.assume(0, 0, 0)
         endpoint.background(False)

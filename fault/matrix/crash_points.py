@@ -24,6 +24,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "shm/catalogue/regions.py": frozenset({"discarded-region"}),
     "shm/clients/client.py": frozenset({"held"}),
     "shm/clients/joining.py": frozenset({"joining"}),
+    "shm/clients/writer_numbers.py": frozenset({"number-claimed"}),
     "shm/recovery.py": frozenset({"blocks-returned", "dying", "leaving", "settled"}),
     "shm/mapped_nodes.py": frozenset({"node-created"}),
     "shm/replacement.py": frozenset({"node-filled", "node-restoring"}),

@@ -17,7 +17,7 @@ OF_REPLACEMENT: Final = frozenset(
 of a process that makes or removes a pool (`limpet drill names`)."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
     "set-claimed", "set-in-part", "stray", "parked", "reconciled",
-    "tails-first", "span-shortened",
+    "tails-first", "span-shortened", "number-claimed",
 }  # fmt: skip
 """These, and the crash points that only clients of kinds with replicated objects come by, or with
 objects of more than eight blocks, which tests/shm/test_groups.py has."""
@@ -89,11 +89,12 @@ class FaultProfile:
 
 OF_OTHERS: Final = OF_REPLACEMENT | {
     "helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled",
-    "tentative-link", "stray", "taken",
+    "tentative-link", "stray", "taken", "number-claimed",
 }  # fmt: skip
 """Named crash points that take another client, a lost node, or objects larger than replicated ones
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/kit/scenes/fusee.py,
-tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
+tests/stores/test_replaced_nodes.py, tests/shm/test_groups.py and tests/shm/test_writer_numbers.py
+have them."""
 OF_GROWTH: Final = frozenset({
     "subtable-made", "freezing", "split", "growing",
     "entry-decided", "slot-freezing", "slot-frozen",

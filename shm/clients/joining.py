@@ -7,9 +7,6 @@ Steps of a slot's state word, each a CAS from the whole word (state, pid, incarn
     LIVE -> DYING             by a client that begins to recover it, or by itself when it leaves
     DYING -> FREE             by the client that first finishes recovery.py
     JOINING -> FREE           by a client that sees that the newcomer is dead
-    FREE(n) -> JOINING(n+1) -> FREE(n+1)
-                              by a client that keeps newcomers out of the slot (`hold_free`) while
-                              it does what only the slot's client may do (stores/swarm/row.py)
 
 The last slot is kept for a newcomer that finds all other slots taken: it must be a client to
 recover the dead clients of these slots.
@@ -113,30 +110,6 @@ def _named(membership: Any, capacity: int) -> str:
     ]
     more = [f"{len(found) - NAMED_MAX} more"] if len(found) > NAMED_MAX else []
     return f"pid {', '.join(shown + more)}"
-
-
-def hold_free(membership: Any, slot: int) -> int:
-    """Keep newcomers out of a free slot until `let_go`: its state word meanwhile; 0: it is not
-    free. If this process is killed, the slot is free again, as that of a dead newcomer."""
-    at = slot_address(slot)
-    word = membership.endpoint.load(at)
-    locks = membership.locks if membership.watcher.locks_tell else None
-    if word >> 60 != FREE or (locks is not None and not locks.hold(slot)):
-        return 0
-    held: int = state_word(JOINING, os.getpid(), _next_incarnation(word))
-    if membership.endpoint.cas(at, word, held) == word:
-        return held
-    if locks is not None:
-        locks.drop(slot)
-    return 0
-
-
-def let_go(membership: Any, slot: int, held: int) -> None:
-    """End `hold_free`, which has returned that word."""
-    # ORDER: FREE before it is unlocked, as when a client leaves.
-    membership.endpoint.cas(slot_address(slot), held, held & slots.INCARNATION_MASK)
-    if membership.locks is not None and membership.watcher.locks_tell:
-        membership.locks.drop(slot)
 
 
 def _take(membership: Any, candidates: range) -> bool:

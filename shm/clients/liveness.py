@@ -420,13 +420,6 @@ class LifeLocks:
     def take(self, slot: int) -> bool:
         """Lock the byte of our slot; False while another client has it. True where locks do
         nothing."""
-        taken = self.hold(slot)
-        if taken and self.own_file:
-            self._slot = slot
-        return taken
-
-    def hold(self, slot: int) -> bool:
-        """`take`, beside that of our own slot."""
         if not self.own_file:
             return True
         try:
@@ -435,6 +428,7 @@ class LifeLocks:
             if error.errno in IN_THE_WAY:
                 return False
             raise ClientError(f"client slot {slot} cannot be locked: {error}") from error
+        self._slot = slot
         return True
 
     def drop(self, slot: int) -> None:

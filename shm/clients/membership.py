@@ -24,7 +24,6 @@ them, advances that word first.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -160,16 +159,6 @@ class Membership:
                 # control segment is lost, no client can take it.
                 if self.locks is not None:
                     self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
-
-    @contextlib.contextmanager
-    def holding_free(self, slot: int) -> Iterator[bool]:
-        """`with`: whether the slot is free; then no newcomer takes it meanwhile."""
-        held = joining.hold_free(self, slot)
-        try:
-            yield held != 0
-        finally:
-            if held:
-                joining.let_go(self, slot, held)
 
     def resigned(self, slot: int) -> None:
         """This client has given up its slot, at that address, in an operation: DYING it is."""

@@ -9,17 +9,17 @@ of them (stores/core/records.py). Beyond that no key can be deleted where vacant
 (race/layout.py names the kinds), and new objects of `race`, `rtx-race` and `fusee` have no stamp
 (stores/core/records.py); every key can still be read.
 
-A timestamp (`Clock`) is above all that this client, or its slot, ever used. SWARM orders writes by
-guessed timestamps (sections 3.2 and 6): the loosely synchronised clock of the host, moved ahead
-whenever a guess turned out to be stale. A timestamp is a number of microseconds since 2025 in 50
-bits, which lasts until September 2060. It does not wrap: at the end, and on a host whose clock is
-set beyond it, `guess` and `after` raise ClientError.
+A timestamp (`Clock`) is above all that this client, or its slot or number, ever used. SWARM orders
+writes by guessed timestamps (sections 3.2 and 6): the loosely synchronised clock of the host, moved
+ahead whenever a guess turned out to be stale. A timestamp is a number of microseconds since 2025 in
+50 bits, which lasts until September 2060. It does not wrap: at the end, and on a host whose clock
+is set beyond it, `guess` and `after` raise ClientError.
 
 Timestamps of one writer never repeat and never go back, even if its process is killed and another
 one takes its client slot, on a host whose clock is behind (trap S2). So the slot has a word,
-`clock`, above every timestamp that was used there. Before a client uses a timestamp above the word,
-it raises the word, by more than it needs, so that this is rare. The next client of the slot begins
-there.
+`clock`, above every timestamp that was used there; and so has each writer number
+(writer_numbers.py). Before a client uses a timestamp above the word, it raises the word, by more
+than it needs, so that this is rare. The next client of the slot, or number, begins there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ STRIDE_US: Final = 1 << 14
 
 
 class Clock:
-    """The timestamps of one client. Used within operations."""
+    """The timestamps of one client: those of its slot, or of the word where it has to `begin`. Used
+    within operations."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -99,11 +100,25 @@ class Clock:
         self.forget()
 
     def forget(self) -> None:
-        """Begin at the slot's word."""
+        """Begin anew at the next use."""
         self.owner = 0
+        self.word = 0
         self.last = 0
         self.ceiling = 0
         self.ahead = 0
+
+    def begin(self, word: int) -> None:
+        """Begin above all timestamps that were used with the word at this address."""
+        self.owner = 0
+        self.last = self.endpoint.load(word)
+        if self.last > TIME_MAX:
+            raise PoolCorrupt(
+                f"the clock at {word:#x} in the control segment is {self.last:#x}: memory was "
+                "damaged; destroy the pool"
+            )
+        self.ceiling = self.last
+        self.word = word
+        self.owner = self.client.ident
 
     def guess(self) -> int:
         """A timestamp that is probably above all others. Raises ClientError at the end of time."""
@@ -122,15 +137,7 @@ class Clock:
 
     def _use(self, time: int) -> int:
         if self.owner != self.client.ident:
-            self.owner = 0
-            self.last = self.endpoint.load(self.client.slot + CLOCK)
-            if self.last > TIME_MAX:
-                raise PoolCorrupt(
-                    f"the clock in the client slot at {self.client.slot:#x} is {self.last:#x}: "
-                    "memory was damaged; destroy the pool"
-                )
-            self.owner = self.client.ident
-            self.ceiling = self.last
+            self.begin(self.client.slot + CLOCK)
         if time <= self.last:
             time = self.last + 1
         if time > self.ceiling:
@@ -145,7 +152,9 @@ class Clock:
                 "ahead; set it right, save what is there, and make the store again"
             )
         scope = self.endpoint.background(True)
-        self.ceiling = time + STRIDE_US
-        # ORDER: the word is above the timestamp before any client sees the timestamp.
-        self.endpoint.store(self.client.slot + CLOCK, self.ceiling)
+        # ORDER: the word is above the timestamp before any client sees the timestamp. By CAS: a
+        # client that was given up while it stood still may do this late.
+        while self.ceiling < time:
+            found = self.endpoint.cas(self.word, self.ceiling, time + STRIDE_US)
+            self.ceiling = time + STRIDE_US if found == self.ceiling else found
         self.endpoint.background(scope)

@@ -32,6 +32,7 @@ Control segment, offsets in bytes
     4424         pool_clock: word; from 1970 to the boot of the one host (pool_clock.py)
     4480         gate: word; the process that opens a durable pool of several hosts (mending.py)
     4488         gate_beat: word; goes up while that process lives
+    4608         writer numbers: 64 times two words (writer_numbers.py)
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)
     20480        client slots: 1408 bytes each (slots.py)
@@ -106,6 +107,9 @@ POWER: Final = address(CONTROL_NODE, 4416)
 POOL_CLOCK: Final = address(CONTROL_NODE, 4424)
 GATE: Final = address(CONTROL_NODE, 4480)
 GATE_BEAT: Final = address(CONTROL_NODE, 4488)
+WRITER_NUMBERS: Final = address(CONTROL_NODE, 4608)
+WRITER_NUMBERS_COUNT: Final = 64
+WRITER_NUMBER_SIZE: Final = 16
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
 EVENT_RING: Final = address(CONTROL_NODE, 12288)
 CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)

@@ -48,7 +48,7 @@ class Abd(Protocol):
         """WRITE; 2 round trips. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
         quorum, row = self.quorum, self.row
         known, row.known = row.known and row.suits(len(value)), False
-        writer = row.identify()
+        writer = row.writer
         if known:
             held = row.take_turn(row.buffer, len(value))
         else:

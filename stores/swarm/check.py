@@ -163,10 +163,11 @@ def points_of(store: Any, ident: int) -> set[str]:
         elif is_slot(link_address) and link_address & OLD and recycling.visit(reference):
             quorum.read_all()
             found |= _points_of_register(quorum)
-    for reference in store.slots_taken():
+    writer = store.pool.numbers.number_of(ident)
+    for reference in store.slots_taken() if 0 <= writer < quorum.register.writers else ():
         if recycling.visit(reference):
             quorum.read_all()
-            found |= _points_of_row(quorum, ident >> INCARNATION_BITS)
+            found |= _points_of_row(quorum, writer)
     return found
 
 

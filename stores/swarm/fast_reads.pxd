@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.clients.writer_numbers cimport WriterNumbers
 from limpet.shm.endpoint.layout cimport *
-from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport ADDRESS_MASK
 from limpet.stores.swarm.cache cimport LocationCache
@@ -26,10 +26,11 @@ cdef class FastReads:
     cdef Heap heap
     cdef Client client
     cdef Turns turns
+    cdef WriterNumbers numbers
     cdef int replicas
     cdef int majority
     cdef int width
-    cdef u64 writers
+    cdef int writers
     cdef u64 most
     cdef Py_ssize_t whole
     cdef Py_ssize_t room

@@ -42,7 +42,6 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import DROPS, VIEW
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.core.status import UNPROVEN
 from limpet.stores.swarm.finder import Finder
@@ -77,6 +76,7 @@ class FastReads:
         self.heap = finder.register.place.heap
         self.client = client
         self.turns = finder.register.row.turns
+        self.numbers = self.turns.numbers
         quorum = finder.register.quorum
         self.replicas = quorum.count
         self.majority = quorum.majority
@@ -175,7 +175,7 @@ class FastReads:
         shape = self.cache.words[at + 3]
         if not shape >> PLACED_SHIFT & CAPACITY_MASK or shape & CAPACITY_MASK > self.most:
             return False
-        if not self.finder.guesses or self.client.ident >> INCARNATION_BITS >= self.writers:
+        if not self.finder.guesses or not 0 <= self.numbers.number < self.writers:
             return True
         return not self.finder.shared and self.turns.knows(self.cache.words[at + 4])
 

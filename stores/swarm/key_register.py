@@ -298,7 +298,6 @@ class Tombstone:
     def begin(self) -> int:
         """Read the register, and our row unless it is `known`, not waited for; the outcome, for
         `write`."""
-        self.row.identify()
         return self.quorum.gather(WORDS if self.row.known else ROW, self.quorum.majority)
 
     def write(self, ticket: int, outcome: int) -> int:
@@ -346,7 +345,7 @@ class KeyRegister:
         write_back = WriteBack(self.quorum, self.row)
         self.max_register = MaxRegister(self.quorum, self.row, write_back)
         protocol: type[Protocol] = SafeGuess if parameters.guess else Abd
-        self.protocol = protocol(self.max_register, self.quorum, self.row, pool.clock)
+        self.protocol = protocol(self.max_register, self.quorum, self.row, pool.numbers.clock)
         self.tombstone = Tombstone(self.max_register, self.quorum, self.row)
         self.recycling = Recycling(pool, self.quorum)
 
@@ -399,7 +398,7 @@ class NewRegister:
         `asked`: whether the operation has asked for memory. While memory is short, it has to, since
         what is ready here may be for updates."""
         register = self.register
-        writer = register.row.identify()
+        writer = register.row.writer
         capacity = self.logged.capacity(key, value)
         area = area_of(len(key))
         size = area + register.place.size(capacity)

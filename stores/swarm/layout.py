@@ -111,3 +111,5 @@ UNVERIFIED: Final = 2
 
 REFUSED: Final = 8
 """The pointer is not empty, so nothing was written."""
+NO_NUMBER: Final = 9
+"""This client has no writer number: it takes one, outside of the operation."""

@@ -61,7 +61,6 @@ class WriteBack:
         DONE, NO_MEMORY, or AGAIN: read once more.
         """
         row = self.row
-        row.identify()
         row.wrote = row.turns.unnoted = True
         row_is_free = row.take_metadata()
         if is_tombstone(word):

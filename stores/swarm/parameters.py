@@ -28,7 +28,7 @@ class SwarmParameters(GrowingParameters):
     """Those of `race`, and
 
     `replicas`: 2f + 1 of the index and of each register, on as many memory nodes, of which f may be
-    lost; `writers`: clients that may write at one time, those in the first slots of the pool;
+    lost; `writers`: clients that write without taking turns (shm/clients/writer_numbers.py);
     `buffers`: words of the metadata array, each for a group of writers; `cache_size`: keys whose
     place a handle remembers; `guess`: guess timestamps (Safe-Guess) instead of reading them first
     (ABD); `in_place`: give registers room for a value in place (In-n-Out).

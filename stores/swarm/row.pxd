@@ -3,8 +3,8 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.clients.writer_numbers cimport WriterNumbers
 from limpet.shm.endpoint.layout cimport *
-from limpet.shm.endpoint.slots cimport INCARNATION_BITS
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport LARGE_CLASS
 from limpet.stores.core.status cimport VACANT_CLASS
@@ -22,8 +22,8 @@ cdef u64 SMALL
 
 @cython.final
 cdef class Turns:
-    cdef Client client
-    cdef u64 ident
+    cdef readonly WriterNumbers numbers
+    cdef u64 takes
     cdef u64 number
     cdef bint unnoted
     cdef u64[::1] last
@@ -45,6 +45,7 @@ cdef class Wanted:
 @cython.final
 cdef class Row:
     cdef Client client
+    cdef WriterNumbers numbers
     cdef Endpoint endpoint
     cdef Heap heap
     cdef Allocator allocator
@@ -69,8 +70,8 @@ cdef class Row:
 
     @cython.locals(k=int)
     cpdef int forget(self) except -1
-    cdef bint is_writer(self) noexcept
-    cdef int identify(self) except -1
+    @cython.locals(number=int)
+    cdef bint is_writer(self) except? False
     @cython.locals(used=int, n=int, k=int, side=int, word=u64)
     cdef bint take_metadata(self) except -1
     cdef bint _are_anothers(self) noexcept

@@ -1,7 +1,8 @@
 """Our row of a register: its pointers, the buffers that they name, and its repair.
 
-The row of a client is its word of M and two pointers on each replica (layout.py). A store has
-rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
+The row of a client is its word of M and two pointers on each replica (layout.py). It is that of the
+client's writer number, which it may lose between two operations (shm/clients/writer_numbers.py): a
+store has fewer rows than the pool may have clients. SWARM sections 4.5 and 5.4 leave the recycling
 of out-of-place buffers open; the authors have not done it.
 
 The first value has no buffer. An INSERT writes it in place, on all replicas, before the index has
@@ -29,7 +30,7 @@ from then on. A WRITE puts its value into the buffer of the side that holds our 
 so it allocates and frees nothing, and changes no pointer. Only the owner of a row uses its buffers
 again. It gives one up when a value does not fit, or is much smaller; when the value is larger than
 a block; when memory is short; for a tombstone, whose number takes a pointer; and in `repair`. The
-next client of the slot takes the row over, with its buffers. They are freed with the register
+next client of the number takes the row over, with its buffers. They are freed with the register
 (key_register.py). So a key has at most two buffers for each writer that has written it.
 
 Memory is short (`is_short`) when no more blocks of a node are free than are reserved (`reserve`),
@@ -56,29 +57,28 @@ of the value's own size is lent if one is free in a block that has such ones, or
 is in blocks of other clients only, and none of these can be had for pages.
 
 Buffers of the dead. What a kill leaves before step 2 is a row with buffers that are in use; in step
-2, what `give_up` leaves. An update that would be refused returns those of rows in whose slots no
-client is, and of its own row, which may have been a dead client's (store.py, `_find_idle`). It
-takes the steps 1 and 2 in the place of the row's client, each under a pin, while it keeps newcomers
-out of the slot (shm/clients/joining.py). So for each step:
+2, what `give_up` leaves. An update that would be refused returns those of rows whose number's
+holder is gone, and of its own row, which may have been a dead client's (store.py, `_find_idle`). It
+takes the steps 1 and 2 in the place of the row's client, each under a pin, while it keeps others
+from the number (`WriterNumbers.hold`). So for each step:
     - the row has no other client, from before its pointers are read until its buffers are free. The
-      next client of the slot finds the row as after a kill, or empty
+      next client of the number finds the row as after a kill, or empty
     - a guess that its client has left is `repair`ed, as that client's successor would do it, and
       then READ. So it is VERIFIED, or a greater tuple is at a majority
     - nothing of a step is kept but in the row itself, and the buffer in the client journal of the
-      client that does the step. If that one is killed, its slot and journal are recovered, the held
-      slot is free again, and another client begins with step 1
+      client that does the step. If that one is killed, its slot and journal are recovered, the
+      number is its own no more, and another client begins with step 1
     - a buffer that was named is not used again before that client unpins. Until then, a recoverer
       of the dead client that was stopped may still look at it (`Recycling.names`)
 
 So an update goes on for ever: a buffer that it needs is free, or lent by a client that returns it
-in its next operation, or left by a dead client in a slot that is free. A client that is stopped
-keeps IDLE_MAX + 1. So does a client that does not write for those that were killed in its slot
-before. If more are kept than are reserved, or values are larger than there is room in place, an
-update is refused, too.
+in its next operation, or left by a client that is gone. A client that is stopped keeps IDLE_MAX +
+1. So does a client that does not write for those that had its number before. If more are kept than
+are reserved, or values are larger than there is room in place, an update is refused, too.
 
 Several hosts. There a client may have been given up while it was stopped between the look at its
 slot and one plain store (docs/hosts.md), and that store lands whenever its host goes on. In a
-buffer that the next client of the slot uses, it would tear a value that is in use: with a node
+buffer that the next client of the number uses, it would tear a value that is in use: with a node
 lost, too, that value is gone. So there a client writes again only to buffers that it remembers,
 which are its own; what is in place only could be torn in the same way, so nothing is in place only,
 and nothing is lent. A buffer that it has found named (`found`) is left as it is until a tuple of
@@ -119,7 +119,7 @@ What a kill leaves behind. With the value written in part, or whole, and M uncha
 buffer to which no word of M leads; the next client of the row writes it again. With M changed on a
 minority: two sides are led to, which `repair` brings to one. A stopped writer that wakes up is
 still pinned, so its buffers are its own, or freed and not used yet; if it was fenced instead, it
-does not wake up, and the next client of its slot finds one of these states. With a lost node: the
+does not wake up, and the next client of its number finds one of these states. With a lost node: the
 buffer beside each replica left has the value of that replica's tuple, as before.
 
 A pointer is empty when it has the register's ident. A client that was killed between the two CAS of
@@ -139,9 +139,8 @@ from collections import deque
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import LARGE_CLASS
-from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.errors import NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
 from limpet.stores.fusee.links import OLD
 from limpet.stores.swarm.layout import (
@@ -179,9 +178,10 @@ class Turns:
     them remembers is true until another one takes a number.
     """
 
-    def __init__(self, client: Any, entry: int) -> None:
-        self.client = client
-        self.ident = 0
+    def __init__(self, pool: Any, entry: int) -> None:
+        self.numbers = pool.numbers
+        self.takes = 0
+        """`WriterNumbers.takes` of then."""
         self.number = 0
         self.unnoted = False
         """Whether a row has been written to, and that is not noted yet."""
@@ -191,15 +191,15 @@ class Turns:
         """Rows whose buffers are to be returned: reference and ident of the register, number of the
         row, the epoch that has to be over before the next step, and what the last step has returned
         (`Row.settle`)."""
-        self.last = _lasts.setdefault(client, {}).setdefault(entry, array("Q", [0]))
+        self.last = _lasts.setdefault(pool.client, {}).setdefault(entry, array("Q", [0]))
 
     def current(self) -> int:
-        """Our number; a new one, if this is another client by now, if another handle has come in
-        between, or if a READ was cut off. Then nothing that is remembered is true."""
-        if self.number != self.last[0] or self.ident != self.client.ident or self.unnoted:
-            if self.ident != self.client.ident:
-                self.idle.clear()  # of a client that we are no more
-            self.ident = self.client.ident
+        """Our number; a new one, if this client has taken another writer number, if another handle
+        has come in between, or if a READ was cut off. Then nothing that is remembered is true."""
+        if self.number != self.last[0] or self.takes != self.numbers.takes or self.unnoted:
+            if self.takes != self.numbers.takes:
+                self.idle.clear()  # of a row that is not ours any more
+            self.takes = self.numbers.takes
             self.unnoted = False
             self.number = self.last[0] = self.last[0] + 1
         return self.number
@@ -218,7 +218,7 @@ class Turns:
         """Whether an entry of the cache with this word (`Row.note`) has what is true of our row."""
         return (
             word >> 1 == self.number == self.last[0]
-            and self.ident == self.client.ident
+            and self.takes == self.numbers.takes
             and not self.unnoted
         )
 
@@ -239,6 +239,7 @@ class Row:
 
     def __init__(self, pool: Any, quorum: Quorum, turns: Turns) -> None:
         self.client = pool.client
+        self.numbers = pool.numbers
         self.turns = turns
         self.endpoint = pool.endpoint
         self.heap = pool.heap
@@ -251,7 +252,7 @@ class Row:
         self.buffers = self.quorum.buffers
         self.count = self.quorum.count
         self.writer = 0
-        """Our number as a writer, which is also the row's number."""
+        """Our number as a writer, which is also the row's number; -1: we have none."""
         self.side = 0
         """The side of the next WRITE; -1: not known."""
         self.names = array("Q", [0, 0])
@@ -271,6 +272,7 @@ class Row:
 
     def forget(self) -> None:
         """Another register has been selected, and nothing is known of our row."""
+        self.is_writer()
         self.turns.current()
         self.known = False
         self.wrote = False
@@ -284,22 +286,11 @@ class Row:
     # ---- the writer -----------------------------------------------------------------------------
 
     def is_writer(self) -> bool:
-        """Whether the store has a row for us; its number is that of our client slot."""
-        self.writer = self.client.ident >> INCARNATION_BITS
-        writes = self.writer < self.register.writers
-        self.register.own = self.writer if writes else -1
-        return writes
-
-    def identify(self) -> int:
-        """Our number as a writer. Raises ClientError when the store has no row for us."""
-        if not self.is_writer():
-            writers = self.register.writers
-            raise ClientError(
-                f"this process has client slot {self.writer} of the pool, and the store was made "
-                f"for {writers} writers at one time, those in slots 0 to {writers - 1}; "
-                "make the store with more `writers`, or close the pool in other processes"
-            )
-        return self.writer
+        """Whether we have a row, that of our writer number. In an operation."""
+        number = self.numbers.held()
+        self.writer = number if number < self.register.writers else -1
+        self.register.own = self.writer
+        return self.writer >= 0
 
     # ---- the remembered state of the row --------------------------------------------------------
 
@@ -399,6 +390,7 @@ class Row:
         An entry from before a fork, of a client id that was given up, or from before another handle
         of this client has written, is not taken.
         """
+        self.is_writer()
         self.known = words[at + 4] >> 1 == self.turns.current()
         self.found = False  # such a row is not noted
         self.side = words[at + 4] & 1
@@ -415,7 +407,7 @@ class Row:
         does not show which side of our row is led to."""
         register = self.register
         shared = register.buffers < register.writers and register.locks > 0
-        register.asks = shared and not self.known and self.is_writer()
+        register.asks = shared and not self.known and self.writer >= 0
 
     def note(self, words: Any, at: int) -> None:
         """Note in an entry of the cache what is known of our row."""
@@ -653,9 +645,9 @@ class Row:
     def repair(self) -> int:
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
-        A client of our slot was killed between two steps, or a copy was put beside our own buffer.
-        The client gives up each buffer, or number of a tombstone, to which no word of M leads.
-        Then, unless a greater tuple is at a majority, it writes the greatest of our row to a
+        A client with our number was killed between two steps, or a copy was put beside our own
+        buffer. The client gives up each buffer, or number of a tombstone, to which no word of M
+        leads. Then, unless a greater tuple is at a majority, it writes the greatest of our row to a
         majority, and gives up the buffers that this makes useless.
         """
         scope = self.endpoint.background(True)
@@ -681,7 +673,7 @@ class Row:
 
     def settle(self, writer: int, before: int) -> int:
         """Return the buffers of a row of the current register by the steps of "Memory is short"
-        above: ours, which is not known, or that of a slot in which no client is. Outside of a
+        above: ours, which is not known, or that of a client that is gone. Outside of a
         WRITE, and in the background. 0: they are returned, or stay. UNVERIFIED: a READ comes first.
         Otherwise the next step is due when an epoch closed now is over, with this number as
         `before`; that is 0 at first."""

@@ -164,7 +164,7 @@ class SafeGuess(Protocol):
         DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN.
         """
         quorum, row = self.quorum, self.row
-        writer = row.identify()
+        writer = row.writer
         if not (row.known and row.suits(len(value))):
             row.known = False
             outcome = self._read_row()

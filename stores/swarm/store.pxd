@@ -1,8 +1,6 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.layout cimport SLOTS_USED
-from limpet.shm.endpoint.slots cimport FREE, STATE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.base cimport Attempt, as_bytes
 from limpet.stores.core.status cimport *
@@ -18,7 +16,9 @@ from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.fast_reads cimport FastReads
 from limpet.stores.swarm.finder cimport Finder
 from limpet.stores.swarm.key_register cimport KeyRegister, NewRegister, Tombstone, Unmapping
-from limpet.stores.swarm.layout cimport ATTEMPTS_MAX, DELETED, GONE, IN_PLACE_MAX, UNDECIDED, UNVERIFIED
+from limpet.stores.swarm.layout cimport (
+    ATTEMPTS_MAX, DELETED, GONE, IN_PLACE_MAX, NO_NUMBER, UNDECIDED, UNVERIFIED,
+)
 from limpet.stores.swarm.register cimport Registers, first_of
 from limpet.stores.swarm.replica cimport Quorum
 from limpet.stores.swarm.row cimport Row

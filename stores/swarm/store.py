@@ -38,8 +38,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.endpoint.layout import SLOTS_USED, slot_address
-from limpet.shm.endpoint.slots import FREE, STATE_SHIFT
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.core.base import Attempt, as_bytes
 from limpet.stores.core.status import (
@@ -78,6 +76,7 @@ from limpet.stores.swarm.layout import (
     DELETED,
     GONE,
     IN_PLACE_MAX,
+    NO_NUMBER,
     UNDECIDED,
     UNVERIFIED,
 )
@@ -108,8 +107,10 @@ class WriteSteps:
         self, place: Place, key: bytes, value: bytes, at: int, mode: int, attempt: int,
         asked: bool,
     ) -> int:  # fmt: skip
-        """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY, of `register.row.wanted`. `at`: as
-        `Finder.prefetch` has it; `asked`: as `NewRegister.make` has it."""
+        """DONE, EXISTS, MISSING, AGAIN, FULL, NO_NUMBER, or NO_MEMORY, of `register.row.wanted`.
+        `at`: as `Finder.prefetch` has it; `asked`: as `NewRegister.make` has it."""
+        if not self.register.row.is_writer():
+            return NO_NUMBER
         if self.finder.recall(self.register, key, at):
             outcome = self._write_to(value, mode, at)
             if outcome in (DONE, EXISTS, NO_MEMORY, AGAIN):
@@ -271,7 +272,7 @@ class Swarm(HashStore):
         HashStore.__init__(self, pool, kind, name, parameters)
         self.tables = ReplicatedTables(pool, name, parameters, self.entry_number)
         owner = f"{pool.url}, store {name!r}"
-        turns = Turns(pool.client, self.tables.number_of_store)
+        turns = Turns(pool, self.tables.number_of_store)
         self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters, turns)
         place = self.register.place
         self.logged = Registers(pool.heap, parameters.replicas, place, parameters.in_place)
@@ -285,9 +286,9 @@ class Swarm(HashStore):
         self.refilling = Refilling(
             pool, name, self.restoring, self.register, self.register_check.linked_registers
         )
-        self.searched: list[int] = []
-        """The state words of all writers' slots, 0 of free ones, when all registers were searched
-        for idle buffers."""
+        self.searched: list[tuple[int, bool]] = []
+        """Of each writer number, its word and whether its holder was gone, when all registers were
+        searched for idle buffers."""
         self.sought = 0
         """The number of the register at which the next search begins."""
         self.finder = Finder(index, self.tables, self.logged, self.register, parameters)
@@ -349,6 +350,8 @@ class Swarm(HashStore):
             way.looks = self.have_memory(key, mode, way.wanted, way.count, way.looks)
         elif outcome == AGAIN:
             way.again(attempt)
+        elif outcome == NO_NUMBER:
+            self.pool.numbers.take(self.parameters.writers)
         else:
             self.grow(key)
         return way
@@ -436,20 +439,22 @@ class Swarm(HashStore):
 
     def _settle(self, reference: int, ident: int, writer: int, before: int) -> int:
         """`Row.settle` of this row of a register, if it is still there, and the row is ours or that
-        of a free slot."""
+        of a client that is gone."""
         register = self.register
         if not register.recycling.visit(reference):
             return 0
         register.place.ident = ident
         register.place.first = first_of(reference, self.replicas)
         register.row.forget()
+        numbers, held = self.pool.numbers, 0
         try:
-            if writer == register.row.identify():
+            if writer != register.row.writer:
+                # ORDER: no client takes the number, and with it the row, before we are done.
+                held = numbers.hold(writer)
+            if held or writer == register.row.writer:
                 after = register.row.settle(writer, before)
             else:
-                # ORDER: no client takes the slot, and then the row, before we are done with it.
-                with self.pool.membership.holding_free(writer) as is_free:
-                    after = register.row.settle(writer, before) if is_free else 0
+                after = 0
             if after == UNVERIFIED:
                 register.protocol.read()
                 after = UNDECIDED
@@ -457,25 +462,28 @@ class Swarm(HashStore):
         except NodeFailed as error:
             self._again_after(error)
             return before or UNDECIDED
+        finally:
+            if held:
+                numbers.let_go(writer, held)
 
     def _find_idle(self) -> bool:
         """Have buffers returned that clients have left, which are gone: those of some rows
         (FOUND_MAX), and at the next call of others. Whether there are any.
 
         A search may read all registers. After one that has read all, there is no other until a
-        client comes or goes. Until then our own row is searched, too, as others had it before us.
+        number has another holder, or its holder is gone. Until then our own row is searched, too,
+        as others had it before us.
         """
         row, recycling = self.register.row, self.register.recycling
-        slots = []
-        rows = 1 << row.identify()
-        if self.searched[row.writer : row.writer + 1] == [row.client.word]:
-            rows = 0  # what is in our row is ours
-        for slot in range(min(self.parameters.writers, self.endpoint.load(SLOTS_USED))):
-            word = self.endpoint.load(slot_address(slot))
-            is_free = word >> STATE_SHIFT == FREE
-            rows |= is_free << slot
-            slots.append(0 if is_free else word)  # that of a free slot changes when it is held
-        if row.client.remotely_fenced or slots == self.searched:
+        numbers = self.pool.numbers
+        holders = []
+        rows = 0
+        for writer, word in enumerate(numbers.words(self.parameters.writers)):
+            is_idle = numbers.is_idle(word)
+            if is_idle or (word == numbers.word and (word, False) not in self.searched):
+                rows |= 1 << writer  # once we have searched our own row, what is in it is ours
+            holders.append((word, is_idle))
+        if row.client.remotely_fenced or holders == self.searched:
             return False
         idle = row.turns.idle
         registers = self.slots_taken()
@@ -490,7 +498,7 @@ class Swarm(HashStore):
             if len(idle) >= FOUND_MAX:
                 self.sought = (first + count + 1) % len(registers)
                 return True
-        self.searched = slots
+        self.searched = holders
         return bool(idle)
 
     def _change_once(
@@ -569,6 +577,8 @@ class Swarm(HashStore):
         """5 round trips if the place is remembered: both buckets and the register; the tombstone; 3
         for the slot. Else 6."""
         register, tombstone = self.register, self.register.tombstone
+        if not register.row.is_writer():
+            return NO_NUMBER
         slot = outcome = 0
         known = self.finder.recall(register, key, at)
         if known:

@@ -11,7 +11,6 @@ from kit.registers import Scene
 
 import limpet
 from limpet.fault.matrix.testbed import within
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm import layout as fields
 from limpet.stores.swarm.register import is_tombstone, time_of, tuple_word
 
@@ -57,7 +56,7 @@ def test_a_get_of_a_value_that_is_nowhere_ends(pools: Any) -> None:
         functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
     )
     scene.look()
-    k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
+    k, row = scene.order[0], writer.pool.numbers.number
     for side in range(2):
         reference = scene.replicas[k].named(row, side)
         for other in range(3 if reference else 0):

@@ -34,7 +34,6 @@ from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken
 from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -67,7 +66,6 @@ def _heirs_of_killed_deletes(
     while died:
         k += 1
         store.put(b"k", b"old")
-        slots = [pool.client.ident >> INCARNATION_BITS]
 
         def victim(slot: int, incarnation: int, fuse: int = k) -> None:
             look_away(pool)
@@ -84,8 +82,8 @@ def _heirs_of_killed_deletes(
         pool.recover()
         heir = limpet.Pool.open(pool.url)
         try:
-            slots.append(heir.client.ident >> INCARNATION_BITS)
-            assert slots == [0, 1], "the heir has another slot"
+            heir.numbers.take(2)
+            assert (pool.numbers.number, heir.numbers.number) == (0, 1), "the heir has another row"
             there = store.get(b"k")
             with within(PATIENCE_S, f"{operation.__name__} after a kill at step {k}"):
                 left = operation(heir.store(kind, name="test"))

@@ -7,7 +7,6 @@ from typing import Any
 
 from kit.puppets import Puppet, Where
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.fusee.tables import region_name
 from limpet.stores.swarm.register import stamp_of
 
@@ -74,7 +73,7 @@ class Scene:
 
     def word(self, place: int, writer: Puppet) -> int:
         """Address of a writer's word of M there."""
-        row = writer.pool.client.ident >> INCARNATION_BITS
+        row = writer.pool.numbers.number
         return self.base(place) + 8 * (2 + row % self.place.buffers)
 
     def stamp(self, place: int, writer: Puppet) -> int:
@@ -97,4 +96,4 @@ class Scene:
         """Address of a writer's lock, on the replica that is read as the one of that number."""
         self.visit()
         self.place.capacity = self.capacity
-        return int(self.place.lock(self.order[place], writer.pool.client.ident >> INCARNATION_BITS))
+        return int(self.place.lock(self.order[place], writer.pool.numbers.number))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kit.clients import churn, ids, slot_of
-from kit.processes import child, exit_code, fork, gather
+from kit.processes import child, gather
 
 import limpet
 from limpet.shm.endpoint import slots
@@ -188,36 +188,6 @@ def test_slots_that_are_looked_at_include_every_one_taken(pools: Any) -> None:
     # The mark of used slots was raised, the slot was taken, and then the process was gone.
     assert pool.endpoint.load(SLOTS_USED) == 2
     assert [state for _, state in _states(pool)] == [slots.LIVE, slots.JOINING]
-    pool.recover()
-    assert [state for _, state in _states(pool)] == [slots.LIVE]
-
-
-def test_a_slot_can_be_kept_from_newcomers(pools: Any) -> None:
-    """Until the client that keeps it lets it go, or is killed."""
-    pool = pools(clients=8)
-
-    def newcomers_slot() -> int:
-        (found,) = gather(lambda: pool.client_id >> INCARNATION_BITS)
-        pool.recover()
-        return int(found)
-
-    assert newcomers_slot() == 1
-    with pool.membership.holding_free(1) as is_free:
-        assert is_free
-        assert newcomers_slot() == 2
-        with limpet.open(pool.url) as other, other.membership.holding_free(1) as is_free:
-            assert not is_free
-    with pool.membership.holding_free(0) as is_free:
-        assert not is_free
-    assert newcomers_slot() == 1
-
-    def die_in_it() -> None:
-        assert pool.client_id
-        with pool.membership.holding_free(2):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert exit_code(fork(die_in_it)) == -signal.SIGKILL
-    assert [state for _, state in _states(pool)] == [slots.LIVE, slots.LIVE, slots.JOINING]
     pool.recover()
     assert [state for _, state in _states(pool)] == [slots.LIVE]
 

@@ -24,6 +24,7 @@ MODULES = (
     "shm.replicas.view",
     "shm.endpoint.states",
     "shm.clients.unique_ids",
+    "shm.clients.writer_numbers",
     "stores.channels.layout",
     "stores.channels.holders.layout",
     "stores.channels.lock.ticket_layout",
@@ -58,6 +59,7 @@ GOES_OVER_THE_END = {
     "tasks: turn": "test_counts_of_lost_elements_and_turns_wrap",
     "barrier: round": "test_rounds_of_a_barrier_wrap",
     "barrier: regroupings of a round": "test_regroupings_of_a_round_wrap",
+    "writer number: time when it was taken": "test_the_time_at_which_a_number_was_taken_wraps",
     "kvstore journal: sequence": "test_sequences_of_journals_wrap",
 }
 

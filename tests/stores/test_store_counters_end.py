@@ -14,6 +14,7 @@ import pytest
 
 import limpet
 from limpet.shm.clients.unique_ids import RANGE, TICKETS_MAX
+from limpet.shm.clients.writer_numbers import number_address
 from limpet.shm.endpoint.layout import TICKETS
 from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
 from limpet.stores.core.object_layout import POINTER
@@ -46,10 +47,16 @@ def made(pools: Any, kind: str, **parameters: Any) -> tuple[Any, Any]:
     return pool, store
 
 
-def set_clock(pool: Any, time: int) -> None:
-    """The next timestamp of this client is the one after that, as no clock is as far."""
-    pool.endpoint.store(pool.client.slot + CLOCK, time)
-    pool.clock.forget()
+def set_clock(pool: Any, kind: str, time: int) -> Any:
+    """The clock of this client's writes. Its next timestamp is the one after `time`, as no clock is
+    as far."""
+    clock, at = pool.clock, pool.client.slot + CLOCK
+    if kind == "swarm":
+        pool.numbers.take(1)
+        clock, at = pool.numbers.clock, number_address(0) + 8
+    pool.endpoint.store(at, time)
+    clock.begin(at)
+    return clock
 
 
 def work(store: Any, count: int = 10) -> None:
@@ -137,7 +144,7 @@ def test_pointers_of_nodes_that_are_given_up_never_come_again(pools: Any) -> Non
             value_size=40,
             node_size=384,
         )
-        set_clock(pool, (1 << 48) + since)
+        set_clock(pool, store.kind, (1 << 48) + since)
         for number in range(60):
             store.put(b"%03d" % number, b"v" * 40)
         for number in range(60):
@@ -165,7 +172,7 @@ def test_words_of_slots_that_are_vacated_never_come_again(pools: Any) -> None:
     store = pool.store("rtx-race", name="test", capacity=100)
     found: list[list[int]] = []
     for since in (0, 1 << 42):
-        set_clock(pool, (1 << 48) + since)
+        set_clock(pool, store.kind, (1 << 48) + since)
         for number in range(20):
             store.insert(b"%d" % number, b"v")
         for number in range(20):
@@ -188,13 +195,13 @@ def put_both(store: Any, tx: Any) -> None:
 def test_stores_go_on_where_their_time_grows_by_a_bit(pools: Any, kind: str, time: int) -> None:
     pool, store = made(pools, kind)
     other = pools.again(pool).store(kind, name="test")
-    set_clock(pool, time - 10)
+    clock = set_clock(pool, kind, time - 10)
     for each in (store, other, store):
         work(each)
         if each.transactional:
             for _ in range(40):  # each takes a log, and draws its time
                 each.pool.transaction(functools.partial(put_both, each))
-    assert pool.clock.guess() > time
+    assert clock.guess() > time
     assert_whole(pool, other)
 
 
@@ -204,8 +211,8 @@ def test_at_the_end_of_time_writers_get_an_error_and_all_can_be_read(
 ) -> None:
     pool, store = made(pools, kind, **parameters)
     other = pools.again(pool).store(kind, name="test")
-    set_clock(pool, TIMES - (1 << 14) - 40)
-    while pool.clock.guess() < TIMES - 100:
+    clock = set_clock(pool, kind, TIMES - (1 << 14) - 40)
+    while clock.guess() < TIMES - 100:
         pass
 
     def write_all(tx: limpet.Transaction) -> None:

@@ -456,7 +456,7 @@ def test_a_guess_that_is_cut_off_as_it_is_written_again_is_covered_by_what_is_ab
     )
     pool = store.pool
     store.put(b"k", b"old")
-    pool.clock.after(pool.clock.guess() + (1 << 40))
+    pool.numbers.clock.after(pool.numbers.clock.guess() + (1 << 40))
 
     def write_all_buffers() -> None:
         for _ in range(3):

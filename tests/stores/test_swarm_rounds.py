@@ -19,7 +19,6 @@ from kit.puppets import Puppet, ShiftedPool, verb_on
 from kit.stores import sound
 
 import limpet
-from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm.register import area_of
 
 pytestmark = pytest.mark.exhaustive_in_pure(
@@ -441,14 +440,15 @@ def test_two_handles_of_one_client_take_turns(pools: Any) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 5])
-def test_a_client_that_has_only_read_knows_its_row(pools: Any, replicas: int) -> None:
-    """That of its own slot; of a fork, not that of its parent."""
+def test_a_client_that_has_only_read_a_key_knows_its_row(pools: Any, replicas: int) -> None:
+    """If it has a writer number; a fork knows its own row, not that of its parent."""
     pool = pools(nodes=NODES)
     store = pool.store("swarm", name="test", capacity=300, replicas=replicas)
     for value in (b"0", b"1", b"2"):
         store.put(b"k", value)
 
     def update() -> tuple[int, int]:
+        store.put(b"j", b"")
         assert store.get(b"k")
         before = store.stats()
         store.update(b"k", b"of the child")
@@ -456,6 +456,7 @@ def test_a_client_that_has_only_read_knows_its_row(pools: Any, replicas: int) ->
         return after["round_trips"] - before["round_trips"], after["cas_lost"] - before["cas_lost"]
 
     cold = pools.again(pool).store("swarm", name="test")
+    cold.put(b"j", b"")
     assert cold.get(b"k") == b"2"
     assert update_trips(cold, b"k", b"3") == 1
     assert cold.stats()["cas_lost"] == 0
@@ -510,7 +511,7 @@ def store_words(store: Any, key: bytes) -> tuple[int, int]:
         if store.endpoint.read(base - 8, len(key)) == key:
             break
     ident = store.endpoint.load(base)
-    writer = store.client.ident >> INCARNATION_BITS
+    writer = store.pool.numbers.number
     place = store.register.place
     assert store.register.recycling.visit(reference)
     pointers = [place.pointer(0, writer, side) for side in range(2)]
@@ -599,7 +600,7 @@ def test_a_clock_that_runs_ahead_costs_others_one_slow_update(pools: Any, replic
         client.put(b"k", b"0")
         client.update(b"k", b"1")
     for number in range(3):
-        pool.clock.after(pool.clock.guess() + HOUR_US)
+        pool.numbers.clock.after(pool.numbers.clock.guess() + HOUR_US)
         ahead, slow, quick = (b"%d.%d" % (number, n) for n in range(3))
         assert update_trips(store, b"k", ahead) == 1
         assert get_trips(other, b"k", ahead) == 1
@@ -627,34 +628,37 @@ def test_stale_guesses_of_two_clients_in_turn_are_right(pools: Any) -> None:
         client.update(b"k", b"%d" % number)
         assert {c.get(b"k") for c in clients} == {b"%d" % number}
         if number == 20:
-            pool.clock.after(pool.clock.guess() + HOUR_US)
+            pool.numbers.clock.after(pool.numbers.clock.guess() + HOUR_US)
     sound(store)
 
 
-def slot_of(pool: Any) -> int:
-    return int(pool.client.ident >> INCARNATION_BITS)
+def clock_of(pool: Any) -> Any:
+    """The timestamps of the writer number that the pool's client has; it may have to take one."""
+    pool.numbers.take(8)
+    return pool.numbers.clock
 
 
-def test_timestamps_do_not_come_again_with_a_client_slot(pools: Any) -> None:
-    """The next one in the slot goes on above them, whatever its clock says."""
+def test_timestamps_do_not_come_again_with_a_writer_number(pools: Any) -> None:
+    """The next client that has it goes on above them, whatever its clock says."""
     pool = pools(nodes=3)
     store = pool.store("swarm", name="test", capacity=300)
     store.put(b"k", b"0")
     used = 0
-    slots = set()
+    numbers = set()
     for number in range(6):
         made = pools.keep(ShiftedPool.open(pool.url))
         made.endpoint.shift = -number * HOUR_US
-        slots.add(slot_of(made))
+        clock = clock_of(made)
+        numbers.add(made.numbers.number)
         client = made.store("swarm", name="test")
         made.client.enter()
-        assert made.clock.guess() > used
-        used = made.clock.after(made.clock.guess() + HOUR_US)
+        assert clock.guess() > used
+        used = clock.after(clock.guess() + HOUR_US)
         made.client.leave()
         client.update(b"k", b"%d" % number)
         assert store.get(b"k") == client.get(b"k") == b"%d" % number
         made.close()
-    assert len(slots) == 1
+    assert numbers == {1}
     sound(store)
 
 
@@ -667,25 +671,27 @@ def test_timestamps_do_not_come_again_after_a_kill(pools: Any) -> None:
 
     def guess_and_die() -> None:
         mine = limpet.open(pool.url)
+        clock = clock_of(mine)
         mine.client.enter()
-        mine.clock.after(mine.clock.guess() + HOUR_US)
+        clock.after(clock.guess() + HOUR_US)
         mine.client.leave()
         mine.store("swarm", name="test").update(b"k", b"of the dead")
         mine.client.enter()
-        os.write(into, b"%d %d" % (slot_of(mine), mine.clock.guess()))
+        os.write(into, b"%d %d" % (mine.numbers.number, clock.guess()))
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(AssertionError, match="-9"):
         gather(guess_and_die)
-    slot, last = map(int, os.read(out, 100).split())
+    number, last = map(int, os.read(out, 100).split())
     os.close(out)
     os.close(into)
     assert len(store.recover()["clients"]) == 1
     made = pools.again(pool)
-    assert slot_of(made) == slot
+    clock = clock_of(made)
+    assert made.numbers.number == number
     client = made.store("swarm", name="test")
     made.client.enter()
-    assert made.clock.guess() > last
+    assert clock.guess() > last
     made.client.leave()
     assert client.get(b"k") == b"of the dead"
     client.update(b"k", b"of the heir")
@@ -748,38 +754,26 @@ def test_memory_that_is_not_coherent_is_refused(pools: Any) -> None:
     assert not pool.stores()
 
 
-def test_a_client_without_a_number_as_a_writer_only_reads(pools: Any) -> None:
-    pool = pools(nodes=3, clients=16)
+def test_any_client_writes_and_none_that_only_reads_takes_a_number(pools: Any) -> None:
+    """Trap S12: sixteen clients of a store with eight writers, by turns."""
+    pool = pools(nodes=3, clients=32)
     store = pool.store("swarm", name="test", capacity=100, writers=8)
     store.put(b"k", b"v")
-    others = [pools.again(pool) for _ in range(8)]
-    writers, ninth = others[:-1], others[-1].store("swarm", name="test")
-    calls: list[Callable[[], object]] = [
-        lambda: ninth.put(b"k", b"w"),
-        lambda: ninth.update(b"k", b"w"),
-        lambda: ninth.insert(b"j", b"w"),
-        lambda: ninth.delete(b"k"),
-    ]
-    for _ in range(2):
-        for call in calls:
-            with pytest.raises(limpet.ClientError, match="made for 8 writers"):
-                call()
-            assert ninth.get(b"k") == b"v"
+    readers = [pools.again(pool).store("swarm", name="test") for _ in range(9)]
+    writers = [pools.again(pool).store("swarm", name="test") for _ in range(16)]
+    assert {reader.get(b"k") for reader in readers} == {b"v"}
+    for number, writer in enumerate([*writers, *writers]):
+        key = b"%d" % number
+        writer.insert(key, b"first")
+        writer.update(b"k", key)
+        writer.put(key, key)
+        assert {reader.get(b"k") for reader in (*readers, store, writers[0])} == {key}
+        writer.delete(key)
+        assert {writer.pool.numbers.number for writer in writers} <= {-1, *range(8)}
+    assert {reader.pool.numbers.number for reader in readers} == {-1}
     with pytest.raises(KeyError):
-        ninth.delete(b"missing")
-    for number, writer in enumerate(writers):
-        mine = writer.store("swarm", name="test")
-        mine.put(b"k", b"of %d" % number)
-        mine.put(b"k", b"v")
-        assert ninth.get(b"k") == b"v"
-        assert dict(ninth.items()) == {b"k": b"v"}
-        assert len(ninth) == 1
-    ninth.check()
-    # when a writer leaves, the next writer gets its number
-    writers[3].close()
-    heir = pools.again(pool).store("swarm", name="test")
-    heir.update(b"k", b"of the heir")
-    assert ninth.get(b"k") == b"of the heir"
+        readers[0].delete(b"missing")
+    assert dict(readers[1].items()) == {b"k": b"31"}
     sound(store)
 
 

@@ -19,6 +19,7 @@ from kit.mutants.uncompiled import SWARM, Change, replaced, store_in_force, unco
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
+from limpet.shm.endpoint.layout import DROPS
 from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
@@ -36,11 +37,12 @@ from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.register import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
+NUMBERS: Final = ("shm/clients/unique_ids", "shm/clients/writer_numbers")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the store, and of the pool's clock.
+    """`changes` of the store, and of the pool's writer numbers (`clock`).
 
     `says`: the kinds of failure that show it. `exploration`: what it is explored with.
     """
@@ -67,10 +69,8 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         if mutant.clock:
-            clock = uncompiled(("shm/clients/unique_ids",), *mutant.clock)[
-                "shm/clients/unique_ids"
-            ].Clock
-            patch.setattr(pool_module, "Clock", clock)
+            numbers = uncompiled(NUMBERS, *mutant.clock)[NUMBERS[-1]].WriterNumbers
+            patch.setattr(pool_module, "WriterNumbers", numbers)
         yield
 
 
@@ -159,14 +159,19 @@ class Guessing:
         return int(self.guess())
 
 
-def starts_anew(use: Any) -> Any:
-    def run(self: Any, time: int) -> int:
-        if self.owner != self.client.ident:
-            self.owner = self.client.ident
-            self.last = self.ceiling = 0
-        return int(use(self, time))
+def starts_anew(self: Any, word: int) -> None:
+    self.owner, self.word, self.last = self.client.ident, word, 0
+    self.ceiling = self.endpoint.load(word)
 
-    return run
+
+def trusts_its_number(self: Any) -> None:
+    if self.owner != self.client.ident:
+        self.forget()
+    self.owner, self.drops = self.client.ident, self.client.drops
+
+
+def awaits_nobody(self: Any, word: int) -> None:
+    self.endpoint.faa(DROPS, 1)
 
 
 def guesses(init: Any) -> Any:
@@ -333,6 +338,8 @@ def insists_hastily(init: Any) -> Any:
 NOTHING: Final = lambda self: None  # noqa: E731
 STALE: Final = "ua ua ga|ua ga|ga ga"
 ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
+ENDS: Final = ("client 0", "client 1", "client 2", "history", "check", "no end")
+TURNS: Final = {"program": "ua ua|ua ua|ga ua", "parameters": {"writers": 1}}
 EXPLORED: Final = (
     Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
@@ -367,6 +374,16 @@ EXPLORED: Final = (
         (replaced("swarm/key_register", "Recycling.dispose_current", disposes_with_its_ident),),
         exploration={"program": "ua ua|da ia|ga ga"},
     ),
+    Mutant(
+        "s12-holder-does-not-look-at-its-number", (*ENDS, "leaked"),
+        clock=(replaced(NUMBERS[-1], "WriterNumbers._look_again", trusts_its_number),),
+        exploration=TURNS,
+    ),
+    Mutant(
+        "s12-number-is-taken-amid-an-operation", (*ENDS, "leaked"),
+        clock=(replaced(NUMBERS[-1], "WriterNumbers._await", awaits_nobody),),
+        exploration=TURNS,
+    ),
 )  # fmt: skip
 
 LITERAL_ALGORITHM_3: Final = Mutant(
@@ -375,9 +392,9 @@ LITERAL_ALGORITHM_3: Final = Mutant(
     (replaced("swarm/safe_guess", "SafeGuess.read", reads_by_algorithm_3),),
 )
 CLOCK_STARTS_ANEW: Final = Mutant(
-    "s2-clock-is-not-that-of-the-slot",
+    "s2-clock-is-not-that-of-the-number",
     (),
-    clock=(Change("shm/clients/unique_ids", "Clock._use", starts_anew),),
+    clock=(replaced("shm/clients/unique_ids", "Clock.begin", starts_anew),),
 )
 WHOLE_WORDS: Final = Mutant(
     "s5-whole-words-are-compared",

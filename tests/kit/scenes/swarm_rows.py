@@ -79,7 +79,7 @@ def number_without_a_tombstone(pools: Any, where: int = 0) -> None:
             functools.partial(deleter.store.delete, b"k"), verb_on_address("cas", word)
         )
         deleter.abandon()
-        row = deleter.pool.client.ident >> INCARNATION_BITS
+        row = deleter.pool.numbers.number
         scene.look()
         replica = scene.replicas[scene.order[where]]
         pointers = [replica.pointer(row, side) for side in range(2)]
@@ -161,7 +161,7 @@ def buffer_is_anothers(pools: Any) -> None:
     recycling = store.register.recycling
     assert recycling.visit(reference)
     recycling.quorum.read_all()
-    row = writer.pool.client.ident >> INCARNATION_BITS
+    row = writer.pool.numbers.number
     (turns,) = {
         replica.named(row, 1 - side_of(replica.metadata(row)))
         for replica in recycling.quorum.replicas
@@ -253,10 +253,11 @@ def step_of_a_client_given_up_lands_late(pools: Any) -> None:
     ident = late.pool.client.ident
     pool.exclusively(lambda: pool.membership.recover(*pool.membership.place(ident)))
     late.pool.membership.locks.drop(ident >> INCARNATION_BITS)  # it was of a host of its own
+    number = late.pool.numbers.number
     heir = Puppet(pools, pool.url, "swarm")
-    assert heir.pool.client.ident >> INCARNATION_BITS == ident >> INCARNATION_BITS
     for turn in range(3):
         heir.store.update(b"k", b"of the heir %d" % turn)
+        assert heir.pool.numbers.number == number
         pool.endpoint.store(stops[0], int.from_bytes(b"too late", "little"))
         for client in (heir, other):
             assert client.store.get(b"k") == b"of the heir %d" % turn

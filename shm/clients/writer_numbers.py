@@ -1,0 +1,252 @@
+"""Writer numbers: a few small numbers, each of which one client at a time has, and their clocks.
+
+A store whose words have room for a few writers only, as those of SWARM's registers (stores/swarm/),
+knows a writer by its number. A pool has 64 of them, for all its stores; a store that is made
+for w writers uses those below w. A client takes a number when it writes to such a store for the
+first time, and keeps it. So a client that only reads has none, and any client may write, however
+many there are (trap S12): when each number below w is taken, it takes the one that was taken first,
+also from a client that is at work, which takes one again when it writes next. A number stays with a
+client for HOLD_MS at least. So w is how many clients write without taking turns.
+
+Words (control segment), 16 bytes for each number
+    0    holder   0: nobody has ever had it. Or bits 0-47 the id of a client, bits 48-62 the ms at
+                  which that one took it, bit 63 CLAIMED: it may not use the number yet. By CAS only
+    8    clock    above every timestamp that was used with this number (unique_ids.py)
+
+Steps of `holder`
+    word      -> CLAIMED   by a client that wants the number. Outside of operations
+    CLAIMED   -> holder    by that client, when no operation of an earlier holder runs any more
+    word      -> CLAIMED -> word
+                           by a client that does in an operation what only the number's holder may
+                           do, and finds that this one is gone (`hold`)
+    holder    -> CLAIMED   by the holder, which has taken a lower number
+
+The holder is *gone* when its slot is free or has another client: then it was recovered, or has
+left, and has no operation. If its word is not CLAIMED, nobody else has had the number since.
+
+Rule. The holder may use its number in an operation if, pinned, it finds DROPS as it was when it
+looked at the word last, or finds its word there (`held`). A client that claims a number whose
+holder is not gone counts DROPS up, closes a period, and waits until the holder is not pinned in
+that period any more. An operation of the holder that pins later finds another DROPS, looks at the
+word, and is told that the number is lost. A holder that stands still in an operation for a lease is
+recovered or fenced, as everywhere (membership.py). If the word was CLAIMED, the holder before that
+one is not known; so the client waits for all operations. Of a remote client, DROPS is one of the
+copies that are good while its pin lasts (lasting.py).
+
+What a kill leaves behind: a word with the id of a client that is gone once it is recovered. A
+client that claimed it may have died while it waited; the word is CLAIMED, and the next one waits
+for all. A client that is given up by other hosts while it is stopped may still store what it was
+about to (docs/hosts.md); that is the same for its number as for all else that it had. The clock is
+only ever raised, by CAS, so such a client does not set it back.
+
+The times of hosts may differ, and 15 bits of ms begin anew after 33 s: then a number is taken from
+another client than the one that has had it for longest, or HOLD_MS later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.clients.unique_ids import Clock
+from limpet.shm.endpoint.field_ends import WRAPS, Field
+from limpet.shm.endpoint.layout import (
+    DROPS,
+    WRITER_NUMBER_SIZE,
+    WRITER_NUMBERS,
+    WRITER_NUMBERS_COUNT,
+    slot_address,
+)
+from limpet.shm.endpoint.slots import FREE, INCARNATION_BITS, STATE_SHIFT, client_id
+from limpet.shm.errors import PoolCorrupt
+
+NONE: Final = -1
+HOLDER_BITS: Final = 48
+HOLDER_MASK: Final = 0xFFFF_FFFF_FFFF
+TAKEN_MASK: Final = 0x7FFF
+CLAIMED: Final = 1 << 63
+HOLD_MS: Final = 10
+"""Nobody takes a number from a client sooner than this."""
+FIELDS: Final = (
+    Field(
+        "writer number: time when it was taken",
+        TAKEN_MASK + 1,
+        1000,
+        WRAPS,
+        "of two numbers the other one may be taken, or the same one later",
+    ),
+)
+
+
+def number_address(number: int) -> int:
+    """Address of the two words of a number."""
+    return WRITER_NUMBERS + WRITER_NUMBER_SIZE * number
+
+
+class WriterNumbers:
+    """The writer number of one client."""
+
+    def __init__(self, client: Any, grace: Any, membership: Any) -> None:
+        self.client = client
+        self.endpoint = client.endpoint
+        self.grace = grace
+        self.membership = membership
+        self.clock = Clock(client)
+        """Timestamps of the number that this client has."""
+        self.hold_ms = HOLD_MS
+        self.takes = 0
+        """Goes up whenever this client takes a number, or finds that it has lost its own."""
+        self.forget()
+
+    def forget(self) -> None:
+        """This client has no number."""
+        self.number = NONE
+        self.word = 0
+        self.owner = 0
+        self.drops = 0
+        """The word DROPS when it looked last."""
+        self.takes += 1
+        self.clock.forget()
+
+    def held(self) -> int:
+        """The number of this client, or NONE. In an operation; it is good until that ends."""
+        if self.drops != self.client.drops or self.owner != self.client.ident:
+            self._look_again()
+        number: int = self.number
+        return number
+
+    def _look_again(self) -> None:
+        if self.number >= 0 and (
+            self.owner != self.client.ident
+            or self.endpoint.load(number_address(self.number)) != self.word
+        ):
+            self.forget()
+        self.owner = self.client.ident
+        self.drops = self.client.drops
+
+    def words(self, count: int) -> list[int]:
+        """The words `holder` of the first `count` numbers."""
+        return [self.endpoint.load(number_address(number)) for number in range(count)]
+
+    def is_idle(self, word: int) -> bool:
+        """Whether the holder with this word is gone, and has left what it had to the next one."""
+        return word != 0 and not word & CLAIMED and self._is_gone(word)
+
+    def number_of(self, ident: int) -> int:
+        """The number that the client with this id has, or had last; NONE: nobody knows of one."""
+        for number, word in enumerate(self.words(WRITER_NUMBERS_COUNT)):
+            if word and word & HOLDER_MASK == ident:
+                return number
+        return NONE
+
+    def take(self, limit: int) -> None:
+        """Have a number below `limit`. Outside of operations. It may have to wait until other
+        clients' operations have ended, or for HOLD_MS."""
+        attempt = 0
+        while not self._take_once(limit):
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def hold(self, number: int) -> int:
+        """In an operation: keep this number from other clients until `let_go`, if its holder is
+        gone: the word for `let_go`; 0: it is not, or another client was faster."""
+        word = self.endpoint.load(number_address(number))
+        if self.is_idle(word) and self._change(number, word, self._mine() | CLAIMED):
+            return word
+        return 0
+
+    def let_go(self, number: int, word: int) -> None:
+        """End `hold`, which has returned this word."""
+        claim = self.endpoint.load(number_address(number))
+        if claim & CLAIMED and claim & HOLDER_MASK == self.client.ident:
+            self._change(number, claim, word)
+
+    # ---- taking a number ------------------------------------------------------------------------
+
+    def _take_once(self, limit: int) -> bool:
+        self.client.begin()
+        scope = self.endpoint.background(True)
+        try:
+            if self.owner == self.client.ident and 0 <= self.number < limit:
+                # Another thread was first. If the number is lost meanwhile, `held` tells.
+                return True
+            number, word = self._choose(limit)
+            return number >= 0 and self._claim(number, word)
+        finally:
+            self.endpoint.background(scope)
+            self.client.end()
+
+    def _choose(self, limit: int) -> tuple[int, int]:
+        """The number to take, and its word: one that names us, as a `take` was cut off, or the
+        first whose holder is gone, or else the one that was taken first. NONE: all have been taken
+        just now."""
+        oldest = (NONE, 0)
+        longest = self.hold_ms - 1
+        now = self._now()
+        words = self.words(limit)
+        for number, word in enumerate(words):
+            if word & HOLDER_MASK == self.client.ident:
+                return number, word
+        for number, word in enumerate(words):
+            if not word or self.is_idle(word):
+                return number, word
+            age = now - (word >> HOLDER_BITS) & TAKEN_MASK
+            if age > longest:
+                oldest, longest = (number, word), age
+        return oldest
+
+    def _claim(self, number: int, word: int) -> bool:
+        """Take this number, which has that word; whether no other client was faster."""
+        mine = self._mine()
+        if not self._change(number, word, mine | CLAIMED):
+            return False
+        # CRASH(number-claimed): the next client of the number waits until all operations are over.
+        is_ours = word & HOLDER_MASK == self.client.ident
+        if word & CLAIMED or not (word == 0 or is_ours or self.is_idle(word)):
+            self._await(word)
+        if not self._change(number, mine | CLAIMED, mine):
+            return False
+        if self.number >= 0 and self.owner == self.client.ident:
+            # One that is too great for this store. The next client waits, as for one at work.
+            self._change(self.number, self.word, self.word | CLAIMED)
+        self.forget()
+        self.number, self.word, self.owner = number, mine, self.client.ident
+        self.clock.begin(number_address(number) + 8)
+        return True
+
+    def _await(self, word: int) -> None:
+        """Wait until no operation of an earlier holder runs that may not know of the claim."""
+        self.endpoint.faa(DROPS, 1)
+        # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
+        epoch = self.grace.close_period()
+        slot = NONE if word & CLAIMED else (word & HOLDER_MASK) >> INCARNATION_BITS
+        attempt = 0
+        while any(
+            slot in (NONE, laggard.slot)
+            and not self.membership.ours(laggard.slot)
+            and not self.membership.hurry(laggard)
+            for laggard in self.grace.laggards(epoch)
+        ):
+            self.membership.progress()
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def _change(self, number: int, word: int, after: int) -> bool:
+        return bool(self.endpoint.cas(number_address(number), word, after) == word)
+
+    def _mine(self) -> int:
+        return self._now() << HOLDER_BITS | self.client.ident
+
+    def _now(self) -> int:
+        now_us: int = self.endpoint.microseconds()
+        return now_us // 1000 & TAKEN_MASK
+
+    def _is_gone(self, word: int) -> bool:
+        ident = word & HOLDER_MASK
+        slot = ident >> INCARNATION_BITS
+        if slot >= self.membership.parameters.clients:
+            raise PoolCorrupt(
+                f"{self.membership.pool}: a writer number has the holder {word:#x}, and there is "
+                f"no client slot {slot}: memory was damaged; destroy the pool"
+            )
+        state = self.endpoint.load(slot_address(slot))
+        return state >> STATE_SHIFT == FREE or client_id(slot, state) != ident
