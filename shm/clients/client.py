@@ -32,12 +32,12 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.epoch import EPOCH_MAX
+from limpet.shm.clients.fencing import give_up
 from limpet.shm.clients.holds import Holds
 from limpet.shm.endpoint.layout import DROPS, EPOCH
 from limpet.shm.endpoint.slots import (
     CLIENT_JOURNAL,
     CLIENT_JOURNAL_SIZE,
-    DYING,
     EPOCH_MASK,
     ERA,
     ERA_SHIFT,
@@ -47,8 +47,6 @@ from limpet.shm.endpoint.slots import (
     PIN_MASK,
     PIN_SHIFT,
     PIN_STEP,
-    STATE_BELOW,
-    STATE_SHIFT,
 )
 from limpet.shm.endpoint.states import DISOWNED, LOSS_CUTS
 from limpet.shm.endpoint.words import REPLICATED
@@ -223,8 +221,13 @@ class Client:
         # ORDER: as in `pin`
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
         self.drops = endpoint.load(DROPS)
-        if self.remotely_fenced and endpoint.load(self.slot) != self.word:
-            self.disown()
+        if self.remotely_fenced:
+            if endpoint.load(self.slot) != self.word:
+                self.disown()
+            if endpoint.evicts:
+                # ORDER: after the pin. A node may be lost whose server has not heard of it, nor of
+                # an eviction; then what the evicted client had is reused under later pins only.
+                endpoint.see_states()
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on replica sets outside of an operation: pinned, no node being filled."""
@@ -306,7 +309,7 @@ class Client:
         """Give up the slot, pinned, with the journal: the client that recovers it passes over what
         is damaged."""
         slot = self.slot
-        self.endpoint.cas(slot, self.word, DYING << STATE_SHIFT | self.word & STATE_BELOW)
+        give_up(self.endpoint, slot, self.word)
         # DYING, as any client that is being recovered; this process lives on.
         self.ident = 0
         self.held = 0
@@ -443,10 +446,10 @@ class Client:
             if not self.has_resigned:
                 raise
         finally:
-            left = self.word & INCARNATION_MASK
-            if not complete or not settled:
-                left = DYING << STATE_SHIFT | self.word & STATE_BELOW
-            self.endpoint.cas(self.slot, self.word, left)
+            if complete and settled:
+                self.endpoint.cas(self.slot, self.word, self.word & INCARNATION_MASK)
+            else:
+                give_up(self.endpoint, self.slot, self.word)
             self.ident = 0
             if self.remotely_fenced:
                 self.endpoint.guard(0, 0)  # there may be another slot for this process

@@ -197,6 +197,7 @@ class Endpoint:
     )  # fmt: skip
 
     hints = False
+    evicts = False
     durable: bool
     fuse: int
     _dirty: DirtyLines

@@ -285,6 +285,9 @@ include "slow_verbs.pxi"
 cdef class Endpoint:
     """One client's view of the pool's memory nodes. The module lists the promises of a verb."""
 
+    evicts = False
+    """Whether a client is declared dead by `evict`, and not by a CAS (clients/fencing.py)."""
+
     def __cinit__(self, *args, **options):
         do_init(self)
 
