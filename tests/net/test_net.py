@@ -833,7 +833,7 @@ def test_stopped_client_loses_its_lease(served: Make) -> None:
 # ---- memory of other hosts ----------------------------------------------------------------------
 
 
-def may_write(there: Served, node: int, client: tuple[int, int]) -> bool:
+def may_write(there: Served, node: int, client: tuple[int, int], generation: int = 0) -> bool:
     """Whether the server of a node that is away does what a client of this slot and state word
     writes, which has but that connection."""
     host, port = there.addresses[node].split(":")
@@ -843,7 +843,7 @@ def may_write(there: Served, node: int, client: tuple[int, int]) -> bool:
     place = (node << 40) + size - 8
     try:
         memory = link.RemoteNode([one], node, size)
-        endpoint.attach(node, memory, size, None, node_word(0, IN_SERVICE))
+        endpoint.attach(node, memory, size, None, node_word(generation, IN_SERVICE))
         endpoint.guard(*client)
         before = endpoint.load(place)
         try:
@@ -925,21 +925,24 @@ def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_a
         there.kill(2)
     else:
         os.kill(there.servers[2], signal.SIGSTOP)
-    recover_one(pool)
-    assert [node["state"] for node in pool.nodes()][2] != "in service"
-    for store in stores:
-        for number in range(20):
-            store.put(b"%d" % number, b"v")
+    try:
+        recover_one(pool)
+        assert [node["state"] for node in pool.nodes()][2] != "in service"
+        with limpet.open(there.net_of(*there.addresses[:2])) as without:
+            for store in stores:
+                for number in range(20):
+                    without.store(store.kind, store.name).put(b"%d" % number, b"v")
+    finally:
+        if how == "silent":
+            os.kill(there.servers[2], signal.SIGCONT)
     if how == "killed":
         there.serve(2, port=int(there.addresses[2].rpartition(":")[2]))
-    else:
-        os.kill(there.servers[2], signal.SIGCONT)
     again = there.open()
     assert again.replace_node(2)["generation"] == 1
     os.write(let, b"x")
     os.kill(child, signal.SIGCONT)
     assert exit_code(child) == 0
-    assert not may_write(there, 2, client)
+    assert not may_write(there, 2, client, 1)
     assert [(node["state"], node["generation"]) for node in again.nodes()] == [
         ("in service", 0), ("in service", 0), ("in service", 1)
     ]  # fmt: skip
