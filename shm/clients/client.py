@@ -32,7 +32,6 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.epoch import EPOCH_MAX
-from limpet.shm.clients.fencing import give_up
 from limpet.shm.clients.holds import Holds
 from limpet.shm.endpoint.layout import DROPS, EPOCH
 from limpet.shm.endpoint.slots import (
@@ -224,10 +223,9 @@ class Client:
         if self.remotely_fenced:
             if endpoint.load(self.slot) != self.word:
                 self.disown()
-            if endpoint.evicts:
-                # ORDER: after the pin. A node may be lost whose server has not heard of it, nor of
-                # an eviction; then what the evicted client had is reused under later pins only.
-                endpoint.see_states()
+            # ORDER: after the pin. A node may be lost whose server has not heard of it, nor of an
+            # eviction; then what the evicted client had is reused under later pins only.
+            endpoint.see_states()
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on replica sets outside of an operation: pinned, no node being filled."""
@@ -309,7 +307,7 @@ class Client:
         """Give up the slot, pinned, with the journal: the client that recovers it passes over what
         is damaged."""
         slot = self.slot
-        give_up(self.endpoint, slot, self.word)
+        self.endpoint.give_up(slot, self.word)
         # DYING, as any client that is being recovered; this process lives on.
         self.ident = 0
         self.held = 0
@@ -449,7 +447,7 @@ class Client:
             if complete and settled:
                 self.endpoint.cas(self.slot, self.word, self.word & INCARNATION_MASK)
             else:
-                give_up(self.endpoint, self.slot, self.word)
+                self.endpoint.give_up(self.slot, self.word)
             self.ident = 0
             if self.remotely_fenced:
                 self.endpoint.guard(0, 0)  # there may be another slot for this process

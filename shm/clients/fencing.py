@@ -23,9 +23,6 @@ begins anew
 A client that is stopped in two unrelated holds, or that by chance has a lock at each look, is never
 taken for one that stands still (trap G9).
 
-Giving a client up (`give_up`): LIVE -> DYING. All servers look at the word, so one CAS does it; but
-where servers have no control segment, the client is evicted first (net/ledger.py).
-
 Leases (`Heart`), in a pool of several hosts (`multi_host`). A thread sets the client's beat to the
 wall clock four times a lease (hosts.py), and takes back a request of another host to end this
 client (the fence word): it goes on. But a client that was asked to end, and has stood still in one
@@ -109,15 +106,6 @@ class Sightings:
 
 
 log = logging.getLogger("limpet")
-
-
-def give_up(endpoint: Endpoint, slot: int, word: int) -> bool:
-    """Have the client of this slot, at that address, be DYING if it has still this state word:
-    LIVE; False: that is under way."""
-    if endpoint.evicts:
-        return bool(endpoint.evict(slot, word))
-    endpoint.cas(slot, word, slots.DYING << slots.STATE_SHIFT | word & slots.STATE_BELOW)
-    return True
 
 
 class Members(Protocol):

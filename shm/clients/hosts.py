@@ -41,7 +41,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from limpet.shm.clients.fencing import give_up
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import slot_address
@@ -156,7 +155,7 @@ class Remote:
         if not self._is_over(slot, word, waiting):
             return False
         # ORDER: before we act on it: the client may go on, and must find that it was given up.
-        return give_up(self.membership.endpoint, slot_address(slot), word)
+        return bool(self.membership.endpoint.give_up(slot_address(slot), word))
 
     def _is_over(self, slot: int, word: int, waiting: bool) -> bool:
         members, at = self.membership, slot_address(slot)

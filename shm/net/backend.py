@@ -1,8 +1,7 @@
 """`net://HOST:PORT,HOST:PORT/NAME`: the pool NAME, whose memory nodes are behind these servers.
 
-A pool is made, destroyed and given new memory on the host of its memory (`limpet serve`); this
-location only opens it. The first server has the control segment; each of the others some nodes. The
-secret that servers and clients share is in the file that LIMPET_SECRET_FILE names.
+A pool is made and destroyed on the hosts of its memory (`limpet serve`); this location only opens
+it. The first server has the control segment; each of the others some nodes. The secret that servers and clients share is in the file that LIMPET_SECRET_FILE names.
 """
 
 from __future__ import annotations
@@ -164,8 +163,7 @@ class Servers(Location):
 
     def _elsewhere(self) -> NoReturn:
         raise ParameterError(
-            f"{self} is a pool on other hosts: it is made, served, listed, destroyed and given new "
-            "memory there"
+            f"{self} is a pool on other hosts: it is made, served, listed and destroyed there"
         )
 
     def usage(self) -> Usage | None:

@@ -83,17 +83,22 @@ class Evictions:
         """Of threads: which data server has answered, or has not."""
         self.states = self._states()
 
+    @property
+    def tells(self) -> bool:
+        """Whether there may be data servers."""
+        return self.parameters.away > 0
+
     def _words(self, addr: int) -> list[int]:
         """A word of each node."""
         return [self.endpoint.load(addr + 8 * node) for node in range(self.parameters.nodes)]
 
-    def _states(self) -> list[int]:
-        return self._words(NODE_STATES) if self.parameters.away else []
+    def _states(self) -> bytes:
+        return bytes(self.endpoint.read(NODE_STATES, 8 * self.parameters.nodes))
 
     def places(self) -> dict[int, list[int]]:
         """By the words of their addresses, the data servers, with their nodes."""
         found: dict[int, list[int]] = {}
-        if self.parameters.away:
+        if self.tells:
             for node, place in enumerate(self._words(NODE_PLACES)):
                 if place:
                     found.setdefault(place, []).append(node)
@@ -122,7 +127,7 @@ class Evictions:
         if key in self.pending and not self.pending[key]:
             slot, word = key
             with contextlib.suppress(NodeFailed):  # the control segment is lost, and the pool
-                # CRASH(evicted): the data servers refuse it; others have it evicted once more.
+                # A kill before it: the data servers refuse it; others have it evicted once more.
                 self.endpoint.cas(slot, word, dying(word))
             del self.pending[key]
 

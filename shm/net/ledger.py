@@ -299,8 +299,9 @@ class Ledger:
 
     def _how_to_replace(self, node: int) -> str:
         return (
-            f"if it is lost, `limpet fail-node {self.control} {node}` (without this server in the "
-            "URL), start this server, and then `limpet replace-node`"
+            f"if it is lost: `limpet fail-node {self.control.name} {node}` on the host of the control "
+            f"segment, start this server, then `limpet replace-node` of the net:// URL gives node "
+            f"{node} new memory here"
         )
 
     def _node(self, node: int, generation: int) -> MemoryNode:

@@ -37,6 +37,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef readonly u64 bytes_sent
     cdef object __weakref__
 
+    cdef bint is_apart(self) noexcept
     cdef int see(self, int node, u64 word) except -1
     cdef bytes figures_now(self)
     cdef bint is_behind(self) noexcept

@@ -209,13 +209,14 @@ cdef class RemoteEndpoint(Endpoint):
 
     # ---- nodes away from the control segment --------------------------------------------------
 
-    @property
-    def evicts(self):
-        """Whether a client is declared dead by `evict`: servers have no control segment."""
+    cdef bint is_apart(self) noexcept:
+        """Whether there are servers without the control segment."""
         return len(self.links) > 0 and (<Link>self.links[0]).superblock.parameters.away > 0
 
-    def evict(self, u64 slot, u64 word):
-        """Have the client of this slot and state word be DYING; whether it is, or has left."""
+    def give_up(self, u64 slot, u64 word):
+        """As of `Endpoint`; the client is evicted first where a server cannot look at its slot."""
+        if not self.is_apart():
+            return Endpoint.give_up(self, slot, word)
         return self.word_of(slot, EVICT, word, 0, 0, 0, 0) == 1
 
     def make(self, RemoteNode node):
@@ -229,7 +230,9 @@ cdef class RemoteEndpoint(Endpoint):
         self.sync_one(node.link)
 
     def see_states(self):
-        """Read the state words of all nodes."""
+        """Read the state words of all nodes, as not all servers do."""
+        if not self.is_apart():
+            return
         cdef Py_ssize_t count = (<Link>self.links[0]).superblock.parameters.nodes
         words = memoryview(self.read(NODE_STATES, 8 * count)).cast("Q")
         for node in range(count):

@@ -10,6 +10,7 @@ from limpet.shm.endpoint.layout cimport (
     SUPERBLOCK_SIZE,
 )
 from limpet.shm.endpoint.slots cimport FIGURES, FIGURES_COUNT, LIVE, STATE_SHIFT
+from limpet.shm.endpoint.states cimport EXCLUDED
 from limpet.shm.net.codec cimport kind_of, message
 from limpet.shm.net.libfabric cimport Connection, Domain, Event
 from limpet.shm.net.phases cimport Phases
@@ -45,6 +46,7 @@ cdef class Server:
     cdef public object control
     cdef public object ledger
     cdef public object evictions
+    cdef public bint tells
     cdef public dict segments
     cdef public dict sessions
     cdef public Phases phases

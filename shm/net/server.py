@@ -71,7 +71,6 @@ from limpet.shm.endpoint.slots import FIGURES, FIGURES_COUNT, LIVE, STATE_SHIFT
 from limpet.shm.endpoint.states import (
     DISOWNED,
     EXCLUDED,
-    FAILED,
     generation_of,
     state_of,
 )
@@ -171,6 +170,8 @@ class Server:
         self.ledger: Any = None
         self.evictions: Any = None
         """Of a data server; and of one that has the control segment."""
+        self.tells = False
+        """Whether it has data servers to tell of evictions."""
         self._open(control, served)
         self.sessions: dict[int, Session] = {}
         self.phases = Phases()
@@ -213,6 +214,7 @@ class Server:
         if self.ledger is None:
             given = (self.endpoint, self.parameters, self.name, self.secret)
             self.evictions = Evictions(*given)
+            self.tells = self.evictions.tells
             return
         self.phases.last = max(self.served)
         self.ledger.endpoint = self.endpoint
@@ -251,7 +253,7 @@ class Server:
                     self._handle(event)
                 while self.verdicts:
                     self._tell(*self.verdicts.pop())
-                if self.evictions is not None:
+                if self.tells:
                     self.evictions.look()
                 domain.let_handlers_run()
                 if time.monotonic() >= look:
@@ -262,7 +264,7 @@ class Server:
 
     def _waits(self) -> bool:
         """Whether a thread's answer is waited for."""
-        return bool(self.asking) or (self.evictions is not None and self.evictions.waits)
+        return bool(self.asking) or (self.tells and self.evictions.waits)
 
     def stop(self) -> None:
         """End `run` within a quarter of a second. For a signal handler, too."""
@@ -504,7 +506,7 @@ class Server:
         if self.ledger is not None:
             self.ledger.enrol()
         word = self.endpoint.load(NODE_STATES + 8 * node)
-        if generation != generation_of(word) + 1 or state_of(word) not in (FAILED, EXCLUDED):
+        if generation != generation_of(word) + 1 or state_of(word) != EXCLUDED:
             raise NodeFailed(node, "its state is another one by now, so it gets no new memory")
         with held(self.location) as control:
             require_ours(self.location, control, self.uuid)
