@@ -103,7 +103,8 @@ class MappedNodes:
         control: Any = self.segments[-1]
         if control.remote:
             remote: Any = self.open(node, generation)
-            self.endpoint.make(remote)
+            endpoint: Any = self.endpoint
+            endpoint.make(remote)
             return remote  # type: ignore[no-any-return]
         location = nodes.parse_url(self.url)
         with held(location) as control:

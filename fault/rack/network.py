@@ -15,8 +15,8 @@ that no number goes back, and after each loss of its handle that its own key has
 had put, and none before the last that was answered. At the end so does this program, and it checks
 the store and audits the pool.
 
-Run as root; `apart` and the names of scenes may be given. Where namespaces cannot be made, it says so in one
-line, and ends with status 0.
+Run as root; `apart` and the names of scenes may be given. Where namespaces cannot be made, it says
+so in one line, and ends with status 0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import contextlib
 import ctypes
 import functools
 import mmap
+import operator
 import os
 import signal
 import subprocess
@@ -327,7 +328,7 @@ class Rack:
 
     def _replace(self) -> None:
         for node in self.failed():
-            self.look(lambda pool, node=node: pool.replace_node(node))
+            self.look(operator.methodcaller("replace_node", node))
 
     @contextlib.contextmanager
     def cut(self, host: int, peer: int | None = None) -> Iterator[None]:
@@ -362,7 +363,9 @@ def _hold(apart: bool) -> None:
 
 def _is_apart(pid: int, memory: bool) -> bool:
     kinds = ("net", "mnt") if memory else ("net",)
-    return not any(Path(f"/proc/{pid}/ns/{kind}").samefile(f"/proc/self/ns/{kind}") for kind in kinds)
+    return not any(
+        Path(f"/proc/{pid}/ns/{kind}").samefile(f"/proc/self/ns/{kind}") for kind in kinds
+    )
 
 
 def _configure(host: int) -> None:

@@ -159,7 +159,9 @@ def _create_apart(
 ) -> None:
     """Make what is on this host of a pool with nodes on others."""
     if stores:
-        raise click.UsageError("--store: a pool with nodes on other hosts is complete once they are")
+        raise click.UsageError(
+            "--store: a pool with nodes on other hosts is complete once they are"
+        )
     options = segments.node_options(
         given.pop("numa_node", None), prefault, huge_pages, mode=given.pop("mode", 0o600),
         group=given.pop("group", None), overwrite=overwrite,

@@ -23,8 +23,8 @@ from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
 @click.option("--node", "served", type=int, multiple=True, metavar="NUMBER",
               help="Serve only this memory node; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--control", default="", metavar="net://HOST:PORT/NAME",
-              help="The pool of which these nodes are away from its control segment, and the server "
-              "that has that. The nodes are made at the first start.")  # fmt: skip
+              help="The pool of which these nodes are away from its control segment, and the "
+              "server that has that. The nodes are made at the first start.")  # fmt: skip
 def serve(
     url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...], control: str
 ) -> None:

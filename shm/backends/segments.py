@@ -172,7 +172,11 @@ def create_segments(
 
 
 def create_apart(
-    url: str, count: int | None, node_size: int | str | None, options: nodes.NodeOptions, **given: Any
+    url: str,
+    count: int | None,
+    node_size: int | str | None,
+    options: nodes.NodeOptions,
+    **given: Any,
 ) -> PoolParameters:
     """Make a pool whose last `away` nodes will be memory of other hosts: what is to be on this one.
     It has no client. Errors as of `create_segments`."""

@@ -1,7 +1,8 @@
 """`net://HOST:PORT,HOST:PORT/NAME`: the pool NAME, whose memory nodes are behind these servers.
 
 A pool is made and destroyed on the hosts of its memory (`limpet serve`); this location only opens
-it. The first server has the control segment; each of the others some nodes. The secret that servers and clients share is in the file that LIMPET_SECRET_FILE names.
+it. The first server has the control segment; each of the others some nodes. The secret that servers
+and clients share is in the file that LIMPET_SECRET_FILE names.
 """
 
 from __future__ import annotations
@@ -192,8 +193,8 @@ def _opened(links: list[Any]) -> tuple[list[Any], Any, bytes]:
     block = links[0].superblock
     if CONTROL_NODE not in links[0].nodes:
         raise ParameterError(
-            f"{links[0].where} has memory nodes only; the first server of a URL is one that has the "
-            "control segment"
+            f"{links[0].where} has memory nodes only; the first server of a URL is one that has "
+            "the control segment"
         )
     for link in links[1:]:
         if link.superblock.uuid != block.uuid:

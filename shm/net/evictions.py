@@ -17,7 +17,9 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.net.link import Link
 
 from limpet.shm.clients import events
 from limpet.shm.clients.events import NODE_FAILED
@@ -43,7 +45,6 @@ from limpet.shm.endpoint.states import (
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError
 from limpet.shm.net import wire
 from limpet.shm.net.ledger import ENROLMENT, TELL_S, address_of, place_word
-from limpet.shm.net.link import Link
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.fabric import Endpoint
@@ -117,7 +118,9 @@ class Evictions:
         if key in self.pending or self.endpoint.load(slot) != word:
             return
         # ORDER: from here on WORDS say that it is evicted.
-        self.pending[key] = set(self.places())
+        self.pending[key] = {
+            place for place, served in self.places().items() if self._count(served)
+        }
         for place in self.pending[key]:
             self.due.setdefault(place, set()).add(key)
         self._end_if_told(key)
@@ -164,6 +167,10 @@ class Evictions:
             self.endpoint.store(NODE_LEDGERS + 8 * node, ident)
         return self.words()
 
+    def _count(self, served: Sequence[int]) -> bool:
+        """Whether one of these nodes is in service, or is being filled."""
+        return any(self._state(node) in (IN_SERVICE, RESTORING) for node in served)
+
     def _state(self, node: int) -> int:
         return state_of(self.endpoint.load(NODE_STATES + 8 * node))
 
@@ -172,10 +179,12 @@ class Evictions:
         while self.answers:
             place, answered = self.answers.pop()
             keys = self.told.pop(place)
-            if not answered and keys and not self._give_up(place):
-                self.due.setdefault(place, set()).update(keys)
-                self.silent_until[place] = time.monotonic() + AGAIN_S
-                continue
+            if not answered and keys:
+                keys |= self.due.pop(place, set())
+                if not self._give_up(place):
+                    self.due[place] = keys
+                    self.silent_until[place] = time.monotonic() + AGAIN_S
+                    continue
             for key in keys:
                 self.pending[key].discard(place)
                 self._end_if_told(key)

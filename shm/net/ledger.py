@@ -49,7 +49,8 @@ client is DYING in WORDS (3). If it is another process by then, it has enrolled 
 
 Steps of an eviction, begun by the loss of a client's connection, or by another client (EVICT)
     1. note it (`Evictions.pending`, evictions.py)
-    2. send WORDS to the address of each data server, in threads, and wait for TAKEN
+    2. send WORDS to each data server of a node that is in service or being filled, in threads, and
+       wait for TAKEN
     3. where there is no answer: IN_SERVICE -> FAILED, RESTORING -> EXCLUDED for the nodes of that
        address; not for the last node in service: then it is asked again
     4. LIVE -> DYING in the control segment. Others recover the client from here on
@@ -78,6 +79,8 @@ import socket
 import struct
 from collections.abc import Collection
 from typing import Any, Final
+
+from limpet.shm.net.link import Link
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, unlink_generations
@@ -110,13 +113,12 @@ from limpet.shm.errors import (
 )
 from limpet.shm.net import wire
 from limpet.shm.net.backend import parse_address
-from limpet.shm.net.link import Link
 from limpet.shm.parameters import PoolParameters
 
 TELL_S: Final = 2.0
 """How long a server may take for each step of an answer until it counts as silent."""
 ENROLMENT: Final = struct.Struct("<Q32s")
-"""Id of the ledger, and nodes as bits; the address follows, as text, unless it serves nobody yet."""
+"""Id of the ledger, and nodes as bits; the address follows as text, once it listens."""
 RANKS: Final = {RESTORING: 0, IN_SERVICE: 1, FAILED: 2, EXCLUDED: 3}
 """The order of a node's states within a generation."""
 
@@ -299,9 +301,9 @@ class Ledger:
 
     def _how_to_replace(self, node: int) -> str:
         return (
-            f"if it is lost: `limpet fail-node {self.control.name} {node}` on the host of the control "
-            f"segment, start this server, then `limpet replace-node` of the net:// URL gives node "
-            f"{node} new memory here"
+            f"if it is lost: `limpet fail-node {self.control.name} {node}` on the host of the "
+            "control segment, start this server, then `limpet replace-node` of the net:// URL "
+            f"gives node {node} new memory here"
         )
 
     def _node(self, node: int, generation: int) -> MemoryNode:
@@ -317,9 +319,7 @@ class Ledger:
         except (PoolNotFound, PoolIncomplete):
             with held(self.location) as control:
                 require_ours(self.location, control, self.uuid)
-                make_node(
-                    self.location, node, 0, self.parameters, self.uuid, self.options
-                ).close()
+                make_node(self.location, node, 0, self.parameters, self.uuid, self.options).close()
 
     # ---- what it is told ----------------------------------------------------------------------
 

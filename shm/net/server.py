@@ -15,8 +15,9 @@ A connection
        A verb that is wrong has an error as its result, as for a mapped client.
     3. GUARD names the client's slot. From then on every changing verb first looks whether the slot
        still has that state word. When the connection ends, for whatever reason, and the slot still
-       has it, the server sets it to DYING (a data server: in its ledger): nothing of that client can change memory any more, so
-       others need not wait for its lease, and recover it. So when the client ends its guard.
+       has it, the server sets it to DYING, or in its ledger if it is a data server: nothing of that
+       client can change memory any more, so others need not wait for its lease, and recover it. So
+       when the client ends its guard.
 
 BEAT renews the client's lease by the rules of mapped clients (fencing.py): a client that others ask
 to end, and that stands still in one operation, is not renewed. The server never does it unasked, so
@@ -105,8 +106,8 @@ def pool_name(url: str) -> str:
 
 
 class Session:
-    """One connection. `side`: as what it has shown the secret (wire.py); empty: not yet. `endpoint`:
-    of a client."""
+    """One connection. `side`: as what it has shown the secret (wire.py); empty: not yet.
+    `endpoint`: of a client."""
 
     def __init__(self, server: Server, connection: Any) -> None:
         self.server = server
@@ -237,8 +238,8 @@ class Server:
             raise ParameterError(f"{self.url} has no node {unknown[0]}")
         if self.ledger is None and (elsewhere := sorted(set(served) - set(range(parameters.here)))):
             raise ParameterError(
-                f"node {elsewhere[0]} of {self.url} is memory of another host: serve it there, with "
-                "--control"
+                f"node {elsewhere[0]} of {self.url} is memory of another host: serve it there, "
+                "with --control"
             )
 
     # ---- the loop -------------------------------------------------------------------------------
@@ -404,7 +405,9 @@ class Server:
         session.side = side
         ours = wire.proof(self.secret, b"server", *given)
         block = control.place.read(control.fd, SUPERBLOCK_SIZE)
-        served = wire.node_bits(self.served | {CONTROL_NODE} if self.ledger is None else self.served)
+        served = wire.node_bits(
+            self.served | {CONTROL_NODE} if self.ledger is None else self.served
+        )
         self._send(session, message(wire.WELCOME, 0, ours + served + block))
 
     def _beat(self, session: Session, figures: bytes) -> None:

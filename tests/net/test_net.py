@@ -962,7 +962,7 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
         given = {"control": net, "served": (node,), **given}
         return Server(url or f"{there.url}-{node}", "127.0.0.1", 0, SECRET, **given)
 
-    with pytest.raises(limpet.PoolIncomplete, match="node 1 has no memory yet.*--control net://"):
+    with pytest.raises(limpet.PoolIncomplete, match=r"node 1 has no memory yet.*--control net://"):
         limpet.open(net, timeout_s=0)
     with pytest.raises(limpet.ParameterError, match=r"no node 0 that is away.*nodes 1 to 2 are"):
         server(0)
