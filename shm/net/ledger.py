@@ -154,6 +154,12 @@ def words_of(body: bytes, count: int) -> tuple[list[int], list[int], list[int]]:
     return found[:count], found[count : 2 * count], found[2 * count :]
 
 
+def id_of(segment: MemoryNode) -> int:
+    """The id of a ledger; 0: it is a control segment."""
+    at = LEDGER & OFFSET_MASK
+    return int.from_bytes(segment.map[at : at + 8], "little")
+
+
 def place_word(address: str) -> int:
     """The word of an address. ParameterError: no other host can reach it."""
     host, port = parse_address(address)
@@ -201,11 +207,17 @@ class Ledger:
         self.parameters: PoolParameters = block.parameters
         self.uuid: bytes = block.uuid
         self._require_away()
+        states, ledgers, _ = words_of(body, self.parameters.nodes)
+        found = self._found(block.size)
         try:
-            self.segment = self._opened(block.size)
-            self.segments.append(self.segment)
-            self.ident = self._word(LEDGER)
-            self._open_nodes(*words_of(body, self.parameters.nodes)[:2])
+            if found is not None:
+                self.segments.append(found)
+            # ORDER: before anything is made.
+            self._require_ours(states, ledgers, 0 if found is None else id_of(found))
+            self.segment = self._made(block.size) if found is None else found
+            self.segments = [self.segment]
+            self.ident = id_of(self.segment)
+            self._open_nodes(states, ledgers)
         except BaseException:
             self.close()
             raise
@@ -223,33 +235,27 @@ class Ledger:
                 f"{which}"
             )
 
-    def _word(self, addr: int) -> int:
-        at = addr & OFFSET_MASK
-        return int.from_bytes(self.segment.map[at : at + 8], "little")
-
     # ---- making and opening -----------------------------------------------------------------
 
-    def _opened(self, size: int) -> MemoryNode:
-        """The ledger, which is made if there is none."""
+    def _found(self, size: int) -> MemoryNode | None:
+        """The ledger, if there is one. What a killed start has left is removed."""
         location = self.location
         try:
-            try:
-                found, _ = nodes.open_(
-                    location, CONTROL_NODE, uuid=self.uuid, size=size, options=self.options
-                )
-            except PoolIncomplete:
-                if not remove_leftovers(location):
-                    raise
-                return self._made(size)
-            except PoolNotFound:
-                return self._made(size)
+            found, _ = nodes.open_(
+                location, CONTROL_NODE, uuid=self.uuid, size=size, options=self.options
+            )
+        except PoolNotFound:
+            return None
+        except PoolIncomplete:
+            if not remove_leftovers(location):
+                raise
+            return None
         except PoolForeign as error:
             raise PoolForeign(
                 f"{location} has memory of another pool than {self.control}: destroy it first, "
                 f"`limpet destroy {location}`, or take another name here ({error})"
             ) from error
-        at = LEDGER & OFFSET_MASK
-        if not any(found.map[at : at + 8]):
+        if not id_of(found):
             found.close()
             raise ParameterError(
                 f"{location} is the control segment of {self.control}: its nodes that are away are "
@@ -259,11 +265,11 @@ class Ledger:
 
     def _made(self, size: int) -> MemoryNode:
         location = self.location
+        if location.reuses_memory:
+            raise ParameterError(f"{location}: nodes that are away are in shm:// or file://")
         made = nodes.create(location, CONTROL_NODE, size, options=self.options)
         try:
             nodes.back(made, size)
-            if not made.zeroed:
-                raise ParameterError(f"{location}: nodes that are away are in shm:// or file://")
             at = LEDGER & OFFSET_MASK
             made.map[at : at + 8] = (secrets.randbits(63) | 1).to_bytes(8, "little")
             # ORDER: the id before the superblock: without one it would be a control segment.
@@ -274,13 +280,23 @@ class Ledger:
             raise
         return made
 
+    def _require_ours(self, states: list[int], ledgers: list[int], ident: int) -> None:
+        """Raise ParameterError if a node that counts is beside another ledger than this one."""
+        for node in sorted(self.served):
+            if ledgers[node] not in (0, ident) and state_of(states[node]) in (
+                IN_SERVICE,
+                RESTORING,
+            ):
+                raise ParameterError(
+                    f"the memory of node {node} of {self.control} is not that of {self.location}: "
+                    f"it is on another host, or was lost with this one's; "
+                    f"{self._how_to_replace(node)}"
+                )
+
     def _open_nodes(self, states: list[int], ledgers: list[int]) -> None:
         for node in sorted(self.served):
-            word, generation = states[node], generation_of(states[node])
-            if ledgers[node] not in (0, self.ident):
-                self._refuse_other(node, word)
-                continue
-            if state_of(word) != IN_SERVICE:
+            generation = generation_of(states[node])
+            if state_of(states[node]) != IN_SERVICE:
                 continue
             if not ledgers[node]:
                 self._make_first(node)
@@ -291,13 +307,6 @@ class Ledger:
                     f"{error}: the memory of node {node} is gone; {self._how_to_replace(node)}"
                 ) from error
             self.known.add((node, generation))
-
-    def _refuse_other(self, node: int, word: int) -> None:
-        if state_of(word) in (IN_SERVICE, RESTORING):
-            raise ParameterError(
-                f"the memory of node {node} of {self.control} is not that of {self.location}: it "
-                f"is on another host, or was lost with this one; {self._how_to_replace(node)}"
-            )
 
     def _how_to_replace(self, node: int) -> str:
         return (

@@ -901,6 +901,10 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
     there.kill(1)
     there.serve(1, port=int(there.addresses[1].rpartition(":")[2]))
     assert not any(may_write(there, node, client) for node in (1, 2))
+    there.kill(0)
+    there.serve(0, port=int(there.addresses[0].rpartition(":")[2]))
+    there.servers.insert(0, there.servers.pop())
+    assert not any(may_write(there, node, client) for node in (1, 2))
     os.write(let, b"x")
     os.kill(child, signal.SIGCONT)
     assert exit_code(child) == 0
@@ -910,7 +914,7 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
     sound(again.store("fusee", "s"))
 
 
-@pytest.mark.parametrize("how", ["killed", "silent"])
+@pytest.mark.parametrize("how", ["killed", "silent", "memory lost"])
 def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_again(
     served: Make, how: str
 ) -> None:
@@ -921,10 +925,17 @@ def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_a
               for kind, name in (("fusee", "s"), ("swarm", "t"))]  # fmt: skip
     goes_on, let = os.pipe()
     child, client = stopped_client(there, goes_on)
-    if how == "killed":
-        there.kill(2)
-    else:
+    if how == "silent":
         os.kill(there.servers[2], signal.SIGSTOP)
+    else:
+        there.kill(2)
+    if how == "memory lost":
+        limpet.destroy(there.urls[2])
+        with pytest.raises(limpet.ParameterError, match="was lost with this one's; if it is lost"):
+            Server(
+                there.urls[2], "127.0.0.1", 0, SECRET, served=[2],
+                control=there.net_of(there.addresses[0]),
+            )  # fmt: skip
     try:
         recover_one(pool)
         assert [node["state"] for node in pool.nodes()][2] != "in service"
@@ -935,7 +946,7 @@ def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_a
     finally:
         if how == "silent":
             os.kill(there.servers[2], signal.SIGCONT)
-    if how == "killed":
+    if how != "silent":
         there.serve(2, port=int(there.addresses[2].rpartition(":")[2]))
     again = there.open()
     assert again.replace_node(2)["generation"] == 1
@@ -973,6 +984,8 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
     there.serve(1)
     with pytest.raises(limpet.ParameterError, match="is on another host, or was lost"):
         server(1, f"{there.url}-2")
+    with pytest.raises(limpet.PoolNotFound):  # it has made nothing
+        limpet.destroy(f"{there.url}-2")
     there.serve(2)
     with pytest.raises(limpet.ParameterError, match="control segment is on another host"):
         limpet.open(f"{there.url}-1")
