@@ -286,7 +286,7 @@ class PoolCore:
             numa_node, prefault, huge_pages, mode=mode, group=group, overwrite=overwrite
         )
         latency_ns(latency)
-        if "away" in parameters:
+        if dict(parameters).get("away"):
             raise ParameterError(
                 f"{url}: a pool with nodes on other hosts is made by `limpet create --away`, and "
                 "opened once they are there, by net://"

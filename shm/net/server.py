@@ -459,10 +459,11 @@ class Server:
         if guarded != session.guarded:
             # It could not give up its slot, as the connection to another server is lost.
             self._give_up(session)
-        if self.ledger is not None and guarded[0]:
-            self.ledger.look(*guarded)  # if it has another word, the guard refuses all changes
         session.endpoint.guard(addr if word else 0, word)
         session.guarded = guarded
+        if self.ledger is not None and guarded[0]:
+            # If it has another word afterwards, or this raises, the guard refuses all changes.
+            self.ledger.look(*guarded)
         session.sightings.clear()
 
     def attach(self, session: Session, node: int, state: int) -> None:
