@@ -36,6 +36,7 @@ from limpet.shm.net.remote import RemoteEndpoint
 
 from limpet.shm.net import codec, libfabric, link
 from limpet.shm.net import server as serving
+from limpet.shm.net.ledger import Ledger
 from limpet.shm.net.server import Server
 
 KINDS = ("race", "rtx-race", "swarm", "fusee", "rtx-sherman", "rcuckoo", "loco")
@@ -71,8 +72,10 @@ class Served:
         self.addresses: list[str] = []
         self.opened: list[limpet.Pool] = []
 
-    def serve(self, *nodes: int, clients: int = 16, port: int = 0) -> None:
-        """Start a server of these nodes; of all, without any."""
+    def serve(
+        self, *nodes: int, clients: int = 16, port: int = 0, first: Callable[[], object] = str
+    ) -> None:
+        """Start a server of these nodes; of all, without any. `first`: what its process does."""
         out, into = os.pipe()
         url, control = self.url, ""
         if any(node >= self.here for node in nodes):
@@ -82,6 +85,7 @@ class Served:
 
         def run() -> None:
             os.close(out)
+            first()
             server = Server(
                 url, "127.0.0.1", port, SECRET, clients=clients, served=nodes, control=control
             )
@@ -886,6 +890,11 @@ def recover_one(pool: Any) -> None:
         time.sleep(0.02)
 
 
+def believe() -> None:
+    """Known bad: a data server takes the state word of a client from the client."""
+    Ledger.look = lambda self, addr, word: self.endpoint.store(addr, word)  # type: ignore[method-assign]
+
+
 def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing(
     served: Make,
 ) -> None:
@@ -898,8 +907,12 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
     recover_one(pool)
     assert not may_write(there, 1, client)
     store.put(b"k", b"v")
-    there.kill(1)
-    there.serve(1, port=int(there.addresses[1].rpartition(":")[2]))
+    port = int(there.addresses[1].rpartition(":")[2])
+    for first, believes in ((believe, True), (str, False)):
+        there.kill(1)
+        there.serve(1, port=port, first=first)
+        there.servers.insert(1, there.servers.pop())
+        assert may_write(there, 1, client) == believes
     assert not any(may_write(there, node, client) for node in (1, 2))
     there.kill(0)
     there.serve(0, port=int(there.addresses[0].rpartition(":")[2]))
