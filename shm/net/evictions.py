@@ -4,6 +4,9 @@ states: ledger.py.
 In a pool of which no node is away there is nobody to tell, so a client that is to be evicted is
 DYING at once: all servers look at its slot.
 
+There is one such server of a pool with nodes that are away, since what it has begun is not in
+shared memory (invariant 3). It has a lock (`claim`), which the kernel drops when it dies.
+
 The loop of the server calls `look`, and all else that changes what is here; threads send WORDS, and
 leave their answers in a list. One thread at a time tells a data server. WORDS that it has begun to
 send before an eviction do not count for that one.
@@ -12,16 +15,18 @@ send before an eviction do not count for that one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
 import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.net.link import Link
 
-from limpet.shm.clients import events
+from limpet.shm.clients import events, liveness
 from limpet.shm.clients.events import NODE_FAILED
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
@@ -54,12 +59,31 @@ log = logging.getLogger("limpet")
 
 AGAIN_S: Final = 1.0
 """After so long a data server is told again that was silent, and whose nodes cannot be given up."""
+LOCK: Final = 1 << 61
+"""The byte of the control segment's file on which the server has a lock (liveness.py)."""
 Key = tuple[int, int]
 """The address of a client's slot, and its state word."""
 
 
 def dying(word: int) -> int:
     return DYING << STATE_SHIFT | word & STATE_BELOW
+
+
+def claim(control: Any) -> int:
+    """A descriptor that holds the lock of the one server, as long as it is open. `control`: the
+    control segment. ParameterError: another one has it."""
+    fd = liveness.describe(control.fd)
+    try:
+        liveness.request(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, LOCK, 1)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in liveness.IN_THE_WAY:
+            raise
+        raise ParameterError(
+            f"{control.name} has a server already: a pool with nodes on other hosts has one for "
+            "its control segment and the nodes beside that"
+        ) from error
+    return fd
 
 
 class Evictions:

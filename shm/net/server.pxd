@@ -47,6 +47,7 @@ cdef class Server:
     cdef public object ledger
     cdef public object evictions
     cdef public bint tells
+    cdef public int claimed
     cdef public dict segments
     cdef public dict sessions
     cdef public Phases phases

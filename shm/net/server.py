@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import threading
 import time
@@ -85,7 +86,7 @@ from limpet.shm.errors import (
 )
 from limpet.shm.net import wire
 from limpet.shm.net.backend import Servers, parse_address
-from limpet.shm.net.evictions import Evictions, dying
+from limpet.shm.net.evictions import Evictions, claim, dying
 from limpet.shm.net.ledger import Ledger, make_node, place_word
 from limpet.shm.parameters import check_whole
 
@@ -171,6 +172,8 @@ class Server:
         self.ledger: Any = None
         self.evictions: Any = None
         """Of a data server; and of one that has the control segment."""
+        self.claimed = -1
+        """The descriptor with the lock of the one server that has data servers."""
         self.tells = False
         """Whether it has data servers to tell of evictions."""
         self._open(control, served)
@@ -216,6 +219,8 @@ class Server:
             given = (self.endpoint, self.parameters, self.name, self.secret)
             self.evictions = Evictions(*given)
             self.tells = self.evictions.tells
+            if self.tells:
+                self.claimed = claim(self.control)
             return
         self.phases.last = max(self.served)
         self.ledger.endpoint = self.endpoint
@@ -280,6 +285,9 @@ class Server:
 
     def _unmap(self) -> None:
         self.endpoint.detach()
+        if self.claimed >= 0:
+            os.close(self.claimed)
+            self.claimed = -1
         for segment in self.segments.values():
             segment.close()
 

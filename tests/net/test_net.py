@@ -904,13 +904,18 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
     goes_on, let = os.pipe()
     child, client = stopped_client(there, goes_on)
     assert may_write(there, 1, (other.client.slot, other.client.word))
+    host, port = there.addresses[1].split(":")
+    raw = Link(host, int(port), there.url.rpartition("/")[2], SECRET)
+    for operation in (wire.FAA, wire.EVICT):  # its ledger is no memory of the pool
+        part = codec.verb(operation, CLIENT_SLOTS, 0, 1)
+        assert raw.ask(wire.PHASE, part, wire.ANSWER)[0] == wire.BAD_ADDRESS
+    raw.close()
     recover_one(pool)
     assert not may_write(there, 1, client)
     store.put(b"k", b"v")
-    port = int(there.addresses[1].rpartition(":")[2])
     for first, believes in ((believe, True), (str, False)):
         there.kill(1)
-        there.serve(1, port=port, first=first)
+        there.serve(1, port=int(port), first=first)
         there.servers.insert(1, there.servers.pop())
         assert may_write(there, 1, client) == believes
     assert not any(may_write(there, node, client) for node in (1, 2))
@@ -992,6 +997,8 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
         server(0)
     with pytest.raises(limpet.ParameterError, match="memory of another host: serve it there"):
         server(1, there.url, control="")
+    with pytest.raises(limpet.ParameterError, match="has a server already"):
+        server(0, there.url, control="")
     with pytest.raises(limpet.ParameterError, match="is the control segment of net://"):
         server(1, there.url)
     there.serve(1)

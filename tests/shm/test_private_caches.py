@@ -136,7 +136,8 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
 OTHERS: Final = {
     "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
     "give_up",  # a cas
-    "see_states", "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
+    "see_states", "lost", "failed", "wait", "begin", "end", "background", "begin_idle",
+    "begin_last", "adopted",
     "counters", "reset_counters", "count_at", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
     "place_of",  # for a thread that sleeps at words without verbs
