@@ -220,9 +220,9 @@ class Client:
         # ORDER: as in `pin`
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
         self.drops = endpoint.load(DROPS)
-        if self.remotely_fenced:
-            if endpoint.load(self.slot) != self.word:
-                self.disown()
+        if self.remotely_fenced and endpoint.load(self.slot) != self.word:
+            self.disown()
+        if self.lasting is not None:
             # ORDER: after the pin. A node may be lost whose server has not heard of it, nor of an
             # eviction; then what the evicted client had is reused under later pins only.
             endpoint.see_states()
