@@ -5,7 +5,8 @@ In a pool of which no node is away there is nobody to tell, so a client that is 
 DYING at once: all servers look at its slot.
 
 There is one such server of a pool with nodes that are away, since what it has begun is not in
-shared memory (invariant 3). It has a lock (`claim`), which the kernel drops when it dies.
+shared memory (invariant 3). It has a lock (`claim`), which the kernel drops when it dies. A data
+server has one on its ledger: when it notes an eviction, no other process is in a phase there.
 
 The loop of the server calls `look`, and all else that changes what is here; threads send WORDS, and
 leave their answers in a list. One thread at a time tells a data server. WORDS that it has begun to
@@ -71,7 +72,7 @@ def dying(word: int) -> int:
 
 def claim(control: Any) -> int:
     """A descriptor that holds the lock of the one server, as long as it is open. `control`: the
-    control segment. ParameterError: another one has it."""
+    control segment, or the ledger of a data server. ParameterError: another one has it."""
     fd = liveness.describe(control.fd)
     try:
         liveness.request(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, LOCK, 1)
@@ -80,8 +81,8 @@ def claim(control: Any) -> int:
         if error.errno not in liveness.IN_THE_WAY:
             raise
         raise ParameterError(
-            f"{control.name} has a server already: a pool with nodes on other hosts has one for "
-            "its control segment and the nodes beside that"
+            f"{control.name} has a server already: a pool with nodes on other hosts has one on "
+            "each host, for all nodes there"
         ) from error
     return fd
 

@@ -173,7 +173,7 @@ class Server:
         self.evictions: Any = None
         """Of a data server; and of one that has the control segment."""
         self.claimed = -1
-        """The descriptor with the lock of the one server that has data servers."""
+        """The descriptor with the lock of the one server on a control segment, or ledger."""
         self.tells = False
         """Whether it has data servers to tell of evictions."""
         self._open(control, served)
@@ -222,6 +222,7 @@ class Server:
             if self.tells:
                 self.claimed = claim(self.control)
             return
+        self.claimed = claim(self.control)
         self.phases.last = max(self.served)
         self.ledger.endpoint = self.endpoint
         self.ledger.address = f"{self.host}:{self.port}"

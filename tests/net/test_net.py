@@ -1006,6 +1006,8 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
         server(1, f"{there.url}-2")
     with pytest.raises(limpet.PoolNotFound):  # it has made nothing
         limpet.destroy(f"{there.url}-2")
+    with pytest.raises(limpet.ParameterError, match="has a server already"):
+        server(1)
     there.serve(2)
     with pytest.raises(limpet.ParameterError, match="control segment is on another host"):
         limpet.open(f"{there.url}-1")
@@ -1019,19 +1021,26 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
         limpet.open(there.net_of(there.addresses[0], other.addresses[1]))
 
 
-def test_serve_command_serves_until_it_is_ended(served: Make) -> None:
-    there = served(servers=0)
-    command = [sys.executable, "-m", "limpet", "serve", there.url, "--listen", "127.0.0.1:0"]
+@pytest.mark.parametrize("away", [0, 1])
+def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None:
+    there = served(1 + away, servers=away, away=away)
+    url = f"{there.url}-1" if away else there.url
+    command = [sys.executable, "-m", "limpet", "serve", url, "--listen", "127.0.0.1:0"]
     command += ["--secret-file", str(there.secret)]
+    if away:
+        command += ["--node", "1", "--control", there.net]
+        there.urls.append(url)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line.startswith(f"serving {there.url}, nodes 0, at net://127.0.0.1:")
-        with limpet.open(line.split()[-1]) as pool:
+        assert line.startswith(f"serving {url}, nodes {away}, at net://127.0.0.1:")
+        there.addresses.append(line.split("/")[-2])
+        with limpet.open(there.net) as pool:
             pool.store("race", "s", capacity=100).put(b"k", b"v")
         server.terminate()
         assert server.wait(START_S) == 0
-    assert there.mapped().store("race", "s").get(b"k") == b"v"
+    if not away:
+        assert there.mapped().store("race", "s").get(b"k") == b"v"
 
 
 def test_server_that_has_nothing_to_do_hears_that_it_is_to_end(
