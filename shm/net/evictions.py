@@ -101,9 +101,9 @@ class Evictions:
         self.pending: dict[Key, set[int]] = {}
         """For each eviction the data servers that have not answered, by their words in places."""
         self.due: dict[int, set[Key]] = {}
-        """By data server, what it has to be told yet; with nothing, only node states."""
+        """By data server, the evictions that it has to be told of yet; none: only node states."""
         self.told: dict[int, set[Key]] = {}
-        """What a thread is telling it."""
+        """The same, of which a thread is telling it."""
         self.silent_until: dict[int, float] = {}
         self.answers: list[tuple[int, bool]] = []
         """Of threads: which data server has answered, or has not."""
@@ -162,7 +162,7 @@ class Evictions:
     # ---- data servers ---------------------------------------------------------------------------
 
     def words(self) -> bytes:
-        """What WORDS say now."""
+        """The words to send, as of now."""
         load, used = self.endpoint.load, self.endpoint.load(SLOTS_USED)
         found = [*self._words(NODE_STATES), *self._words(NODE_LEDGERS)]
         for slot in range(CLIENT_SLOTS, CLIENT_SLOTS + SLOT_SIZE * used, SLOT_SIZE):

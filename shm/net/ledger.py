@@ -7,8 +7,9 @@ server.
 
 A data server cannot look at a client's slot before a change. So a fence is an eviction: it is told
 which clients may change memory, and notes it in its ledger. The ledger is a segment beside its
-nodes, which outlives the server as they do. It has the layout of a control segment (layout.py), so
-that the guard and the check of node states are those of verbs.pyx. Only these words of it are used:
+nodes, which outlives the server as they do; one server at a time has its lock. It has the layout of
+a control segment (layout.py), so that the guard and the check of node states are those of
+verbs.pyx. Only these words of it are used:
 
     ledger            its id, which was drawn when it was made; 0: this is the control segment
     node states       the state words of nodes, as they were told last
@@ -21,7 +22,7 @@ In the control segment there are, of each node that is away:
     node ledgers      the id of the ledger beside its memory; 0: no server has had it yet
     node places       the address of its server: bits 16-47 IPv4, bits 0-15 port
 
-Who is told what
+Messages
     WORDS    node states, node ledgers and the state words of the slots, in one message. The control
              server sends them to each data server when a client is to be evicted, and when a node
              state has changed; it answers a data server's ENROL with them
@@ -35,8 +36,8 @@ Invariants
        in which order WORDS arrive.
     2. A slot of the control segment becomes DYING only after each data server has noted that, or
        while the nodes of those that have not are FAILED or EXCLUDED.
-    3. What WORDS say is read in one step of the control server's one thread. A client whose
-       eviction has begun is DYING there already.
+    3. WORDS are read in one step of the control server, which has one thread and is the only one
+       of the pool (evictions.py). A client whose eviction has begun is DYING in them already.
     4. A data server does ENROL between the moment when a generation of a node's memory may be
        named by a state word (RESTORING, or IN_SERVICE from the beginning) and its first use.
 
@@ -46,6 +47,12 @@ refuses all later ones: they may be in the socket already, or come when the clie
 stop. If the server has not answered, its nodes are out of service (2). They come back only with new
 memory, of the next generation, which it lets nobody use before it has enrolled (4); by then the
 client is DYING in WORDS (3). If it is another process by then, it has enrolled when it started.
+
+Other clients may still use nodes whose server does not know that they are out of service, and where
+the evicted client may still write. A client reads the node states whenever it pins, and then leaves
+such a node alone (remote.pyx). The node was marked before the slot was DYING, and memory that the
+evicted client had is used again under later pins only. So no client relies on memory there that is
+used again; and what else is on such a node is lost with it.
 
 Steps of an eviction, begun by the loss of a client's connection, or by another client (EVICT)
     1. note it (`Evictions.pending`, evictions.py)
@@ -145,7 +152,7 @@ def later_node(before: int, told: int) -> int:
 
 
 def words_of(body: bytes, count: int) -> tuple[list[int], list[int], list[int]]:
-    """What WORDS say: node states, node ledgers, state words of slots. `count`: of nodes."""
+    """The words of a message: node states, node ledgers, states of slots. `count`: of nodes."""
     if len(body) % 8 or len(body) < 16 * count:
         raise wire.WireError("half of the words of a control segment")
     found = list(memoryview(body).cast("Q"))
@@ -238,7 +245,7 @@ class Ledger:
     # ---- making and opening -----------------------------------------------------------------
 
     def _found(self, size: int) -> MemoryNode | None:
-        """The ledger, if there is one. What a killed start has left is removed."""
+        """The ledger, if there is one. The remains of a start that was killed are removed."""
         location = self.location
         try:
             found, _ = nodes.open_(

@@ -932,6 +932,7 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
     sound(again.store("fusee", "s"))
 
 
+@pytest.mark.exhaustive("the same eviction", quick=["killed"])
 @pytest.mark.parametrize("how", ["killed", "silent", "memory lost"])
 def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_again(
     served: Make, how: str
