@@ -602,8 +602,9 @@ def test_forked_child_keeps_files_that_are_not_of_the_connection(served: Make) -
     assert second.counter("n").value == 1
 
 
-def test_killed_server_is_a_failed_node(served: Make) -> None:
-    there = served(3, 3)
+@pytest.mark.parametrize("away", [0, 2])
+def test_killed_server_is_a_failed_node(served: Make, away: int) -> None:
+    there = served(3, 3, away=away)
     pool = there.open()
     store = pool.store("swarm", "s", capacity=100)
     single = pool.store("race", "r", capacity=100)
