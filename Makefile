@@ -4,7 +4,8 @@
 # make sanitize    the drills of cuts and of damage under gcc's sanitizers
 # make test-hosts    the cache tests of Django, aiocache and cachelib, from their sdists
 # make rack    virtual machines that share a device, one of which is lost; needs qemu
-# make rack-net    three hosts of a pool over a network, as network namespaces; links are cut; needs root
+# make rack-net    three hosts of a pool over a network, as network namespaces; links are cut; needs root;
+#                  ARGS=apart: each with memory of its own
 # make docs    the documentation as a site, build/site/index.html
 #
 # All set up what they need in .venv (and .venv-pure, .venv-bench) the first time, and start at once afterwards.

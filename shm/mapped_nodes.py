@@ -100,6 +100,12 @@ class MappedNodes:
 
         PoolNotFound: the pool was destroyed. PoolIncomplete: another process is about to do that.
         """
+        control: Any = self.segments[-1]
+        if control.remote:
+            remote: Any = self.open(node, generation)
+            endpoint: Any = self.endpoint
+            endpoint.make(remote)
+            return remote  # type: ignore[no-any-return]
         location = nodes.parse_url(self.url)
         with held(location) as control:
             require_ours(location, control, self.uuid)
@@ -122,6 +128,8 @@ class MappedNodes:
 
     def finish(self, segment: nodes.MemoryNode) -> None:
         """Write the superblock of what `make` made. PoolNotFound, PoolIncomplete as of `make`."""
+        if segment.remote:
+            return  # it has one
         location = nodes.parse_url(self.url)
         with held(location) as control:
             # A device keeps what is written there after the pool is destroyed.
@@ -130,6 +138,8 @@ class MappedNodes:
 
     def discard(self, segment: nodes.MemoryNode) -> None:
         """Take back what `make` made, and no client has used."""
+        if segment.remote:
+            return  # the next replacement removes it
         location = nodes.parse_url(self.url)
         try:
             with held(location) as control:

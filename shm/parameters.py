@@ -162,7 +162,8 @@ class PoolParameters:
     lease. `coherent`: plain loads and stores of all clients see each other; if not, only the first
     `coherent_bytes` of a node are hardware-coherent. `durable`: what an operation has returned
     survives a power cut, where the memory itself does (docs/durable.md). `ephemeral`: the pool goes
-    away with its last client (ephemeral.py).
+    away with its last client (ephemeral.py). `away`: so many nodes, the last ones, are memory of
+    other hosts, which no host but their own can map (shm/net/ledger.py).
     """
 
     nodes: int = 1
@@ -176,6 +177,7 @@ class PoolParameters:
     coherent_bytes: int = 0
     durable: bool = False
     ephemeral: bool = False
+    away: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self, nodes=(1, NODES_MAX), node_size=(NODE_SIZE_MIN, NODE_SIZE_MAX))
@@ -207,6 +209,14 @@ class PoolParameters:
             )
         if self.durable and self.ephemeral:
             raise ParameterError("a durable pool is there to stay: ephemeral=True contradicts that")
+        check_fields(self, away=(0, self.nodes))
+        if self.away and (not self.multi_host or not self.coherent or self.durable):
+            raise ParameterError(
+                "a pool with nodes on other hosts has multi_host=True and coherent=True, and is "
+                "not durable"
+            )
+        if self.away and self.ephemeral:
+            raise ParameterError("a pool with nodes on other hosts cannot be ephemeral")
         if self.coherent:
             if self.coherent_bytes:
                 raise ParameterError("coherent_bytes is for pools with coherent=False")
@@ -217,6 +227,11 @@ class PoolParameters:
     def lease(self) -> float:
         """`lease_us` in seconds, as `limpet.create` takes it."""
         return self.lease_us / US
+
+    @property
+    def here(self) -> int:
+        """How many nodes, the first ones, are memory of the control segment's host."""
+        return self.nodes - self.away
 
     @property
     def memory(self) -> int:

@@ -149,6 +149,13 @@ class PoolCore:
         self.handles: weakref.WeakSet[Any] = weakref.WeakSet()
         """The handles of stores; each one's `replaced` is called when a node has new memory."""
         location = parse_url(url)
+        if parameters.away and location.endpoint_class is None:
+            for segment in segments:
+                segment.close()
+            raise ParameterError(
+                f"{url} has nodes on other hosts, so all its clients are those of servers: open "
+                "net://HOST:PORT,HOST:PORT/NAME (docs/network.md)"
+            )
         self.remote = self.remote or location.endpoint_class is not None
         self.endpoint = (location.endpoint_class or self.endpoint_class)()
         self.mapped = self.mapped_class(
@@ -281,6 +288,11 @@ class PoolCore:
             numa_node, prefault, huge_pages, mode=mode, group=group, overwrite=overwrite
         )
         latency_ns(latency)
+        if dict(parameters).get("away"):
+            raise ParameterError(
+                f"{url}: a pool with nodes on other hosts is made by `limpet create --away`, and "
+                "opened once they are there, by net://"
+            )
 
         def segments() -> Any:
             return create_segments(url, nodes, node_size, options, {**parameters})

@@ -171,6 +171,21 @@ def test_create_takes_what_create_of_a_program_takes(make_url: Callable[[], str]
     assert "--mode takes permissions" in refused.output
 
 
+def test_create_makes_what_is_on_this_host(make_url: Callable[[], str]) -> None:
+    name = make_url().removeprefix("shm://")
+    made = run("create", name, "--nodes", "3", "--node-size", "2MiB", "--away", "2")
+    assert made.exit_code == 0
+    assert made.stdout.startswith(f"created shm://{name}: 3 nodes of 2.0 MiB; to be made by")
+    there = sorted(path.name for path in Path("/dev/shm").glob(f"limpet.{name}.*"))
+    assert there == [f"limpet.{name}.0", f"limpet.{name}.control"]
+    assert "ok" in run("ls", name).output
+    refused = run("get", name, "k")
+    assert (refused.exit_code, "open net://" in refused.output) == (2, True)
+    limpet.destroy(name)
+    refused = run("create", name, "--away", "1", "--store", "race:s")
+    assert (refused.exit_code, "--store" in refused.output) == (2, True)
+
+
 def segment(pool: str, part: str) -> Path:
     return Path(f"/dev/shm/limpet.{pool}.{part}")
 

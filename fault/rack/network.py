@@ -6,13 +6,17 @@ nothing and puts and gets keys of a `swarm` store. The servers share this machin
 do that share a device; the first one has the control segment. So links, servers and clients fail as
 those of three hosts do, and kernels and memory do not.
 
+With the name `apart` each host has memory of its own, too: a mount namespace with its own /dev/shm.
+The first one has the control segment and node 0; the nodes of the others are away (net/ledger.py),
+so their servers could not map the control segment if they wanted to.
+
 A client puts ever higher numbers under a key of its own, and reads those of the others. It checks
 that no number goes back, and after each loss of its handle that its own key has a number that it
 had put, and none before the last that was answered. At the end so does this program, and it checks
 the store and audits the pool.
 
-Run as root; the names of scenes may be given. Where namespaces cannot be made, it says so in one
-line, and ends with status 0.
+Run as root; `apart` and the names of scenes may be given. Where namespaces cannot be made, it says
+so in one line, and ends with status 0.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import contextlib
 import ctypes
 import functools
 import mmap
+import operator
 import os
 import signal
 import subprocess
@@ -32,6 +37,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import limpet
 from limpet.fault.inject.children import end_with_parent
+from limpet.shm.backends.node import NodeOptions
+from limpet.shm.backends.segments import create_apart
 from limpet.shm.errors import LimpetError
 from limpet.shm.net.backend import VARIABLE, require_libfabric
 
@@ -45,6 +52,12 @@ PATIENCE_S: Final = 40.0
 """A server that is silent counts as lost after some 16 s (docs/network.md)."""
 MOMENT_S: Final = 1.0
 CLONE_NEWNET: Final = 0x40000000
+CLONE_NEWNS: Final = 0x00020000
+MS_PRIVATE: Final = 1 << 14 | 1 << 18
+"""With all that is below."""
+APART: Final = "apart"
+OURS: Final = "10.77.0.100/24"
+"""The address of this program on the bridge."""
 SECRET: Final = b"of three hosts on one bridge"
 
 # Words of a client in the shared array
@@ -63,11 +76,22 @@ def _ip(*arguments: str) -> None:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def _done(what: str, result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
 def _new_network() -> None:
     """Move this process into a network namespace of its own."""
-    if _libc.unshare(CLONE_NEWNET):
-        number = ctypes.get_errno()
-        raise OSError(number, f"unshare: {os.strerror(number)}")
+    _done("unshare", _libc.unshare(CLONE_NEWNET))
+
+
+def _new_memory() -> None:
+    """Give this process, and those that join it, a /dev/shm of their own."""
+    _done("unshare", _libc.unshare(CLONE_NEWNS))
+    _done("mount", _libc.mount(None, b"/", None, MS_PRIVATE, None))
+    _done("mount", _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=512m"))
 
 
 def address(host: int) -> str:
@@ -78,8 +102,9 @@ class Rack:
     """The hosts, the pool, and what runs on them; all of it ends with `ends`, also if it cannot be
     begun."""
 
-    def __init__(self, ends: contextlib.ExitStack) -> None:
+    def __init__(self, ends: contextlib.ExitStack, apart: bool = False) -> None:
         self.ends = ends
+        self.apart = apart
         self.url = f"shm://rack-net-{os.getpid()}"
         self.name = self.url.rpartition("/")[2]
         self.holders: list[int] = []
@@ -93,8 +118,8 @@ class Rack:
         server is in the URL."""
 
         for host in range(HOSTS):
-            self.holders.append(self._start(_hold))
-            self.wait(lambda: _is_apart(self.holders[-1]), "a namespace")
+            self.holders.append(self._start(functools.partial(_hold, apart)))
+            self.wait(lambda: _is_apart(self.holders[-1], apart), "a namespace")
             peer = ("peer", "name", "eth0", "netns", str(self.holders[-1]))
             _ip("link", "add", f"host{host}", "type", "veth", *peer)
             _ip("link", "set", f"host{host}", "master", "rack", "up")
@@ -105,17 +130,35 @@ class Rack:
         secret.write_bytes(SECRET)
         os.environ[VARIABLE] = str(secret)
         self.ends.callback(self._end_all)
-        limpet.create(
-            self.url, nodes=HOSTS, node_size="16MiB", multi_host=True, lease=LEASE_S
-        ).close()
-        self.ends.callback(limpet.destroy, self.url)
-        self.pool = limpet.open(self.url)
-        self.ends.callback(self.pool.close)
-        self.ends.callback(self._end_all)  # before the pool is destroyed
-        self.pool.store("swarm", "s", capacity=100)
+        self._make()
         for host in range(HOSTS):
             self.serve(host)
+        self.look(lambda pool: pool.store("swarm", "s", capacity=100))
+        for host in range(HOSTS):
             self.begin_client(host)
+
+    def _make(self) -> None:
+        given: dict[str, Any] = {"multi_host": True, "lease": LEASE_S}
+        if self.apart:
+            given["away"] = HOSTS - 1
+
+            def make() -> None:
+                create_apart(self.url, HOSTS, "16MiB", NodeOptions(), **given)
+
+            self.start(0, make, wait=True)
+            return
+        limpet.create(self.url, nodes=HOSTS, node_size="16MiB", **given).close()
+        self.ends.callback(limpet.destroy, self.url)
+        self.mapped = limpet.open(self.url)
+        self.ends.callback(self.mapped.close)
+        self.ends.callback(self._end_all)  # before the pool is destroyed
+
+    def look(self, work: Callable[[Any], Any]) -> Any:
+        """Do `work` with the pool: mapped, or if the hosts are apart, opened for it."""
+        if not self.apart:
+            return work(self.mapped)
+        with limpet.open(self.net()) as pool:
+            return work(pool)
 
     # ---- processes ------------------------------------------------------------------------------
 
@@ -141,9 +184,10 @@ class Rack:
         """A process on that host."""
 
         def inside() -> None:
-            with open(f"/proc/{self.holders[host]}/ns/net") as namespace:
-                if _libc.setns(namespace.fileno(), CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
+            kinds = {"net": CLONE_NEWNET} | ({"mnt": CLONE_NEWNS} if self.apart else {})
+            for kind, flag in kinds.items():
+                with open(f"/proc/{self.holders[host]}/ns/{kind}") as namespace:
+                    _done("setns", _libc.setns(namespace.fileno(), flag))
             work()
 
         pid = self._start(inside)
@@ -158,7 +202,11 @@ class Rack:
         def run() -> None:
             from limpet.shm.net.server import Server
 
-            server = Server(self.url, address(host), PORT, SECRET, served=[host])
+            away = self.apart and host > 0
+            server = Server(
+                self.url, address(host), PORT, SECRET, served=[host],
+                control=f"net://{address(0)}:{PORT}/{self.name}" if away else "",
+            )  # fmt: skip
             os.write(into, b".")
             server.run()
 
@@ -256,14 +304,13 @@ class Rack:
 
     def failed(self) -> list[int]:
         """The nodes that are not in service."""
-        states = [node["state"] for node in self.pool.nodes()]
+        states = [node["state"] for node in self.look(lambda pool: pool.nodes())]
         return [node for node, state in enumerate(states) if state != "in service"]
 
     def live(self) -> int:
         """How many of the clients are such of the pool, now."""
-        return sum(
-            client["state"] == "live" and not client["ours"] for client in self.pool.clients()
-        )
+        clients = self.look(lambda pool: pool.clients())
+        return sum(client["state"] == "live" and not client["ours"] for client in clients)
 
     def leave_out(self, host: int) -> None:
         """From now on the pool is opened without this server."""
@@ -271,11 +318,17 @@ class Rack:
 
     def repair(self) -> None:
         """Give the nodes new memory that were lost, and start the servers that are not there."""
-        for node in self.failed():
-            self.pool.replace_node(node)
+        if not self.apart:
+            self._replace()
         for host in set(range(HOSTS)) - set(self.servers):
             self.serve(host)
         self.words[HOSTS * WORDS + 1] = (1 << HOSTS) - 1
+        if self.apart:
+            self._replace()  # its server makes the memory
+
+    def _replace(self) -> None:
+        for node in self.failed():
+            self.look(operator.methodcaller("replace_node", node))
 
     @contextlib.contextmanager
     def cut(self, host: int, peer: int | None = None) -> Iterator[None]:
@@ -301,13 +354,18 @@ class Rack:
             os.kill(pid, signal.SIGCONT)
 
 
-def _hold() -> None:
+def _hold(apart: bool) -> None:
+    if apart:
+        _new_memory()
     _new_network()
     signal.pause()
 
 
-def _is_apart(pid: int) -> bool:
-    return not Path(f"/proc/{pid}/ns/net").samefile("/proc/self/ns/net")
+def _is_apart(pid: int, memory: bool) -> bool:
+    kinds = ("net", "mnt") if memory else ("net",)
+    return not any(
+        Path(f"/proc/{pid}/ns/{kind}").samefile(f"/proc/self/ns/{kind}") for kind in kinds
+    )
 
 
 def _configure(host: int) -> None:
@@ -336,7 +394,12 @@ def host_is_cut_off(rack: Rack) -> None:
         rack.leave_out(2)
 
         def is_lost() -> bool:
-            rack.pool.recover()  # it must not take clients for dead that wait for that server
+            if rack.apart:  # it cannot be opened without that server before
+                with contextlib.suppress(LimpetError):
+                    return rack.failed() == [2]
+                return False
+            # It must not take clients for dead that wait for that server.
+            rack.look(lambda pool: pool.recover())
             return rack.failed() == [2]
 
         rack.wait(is_lost, "node 2 counts as lost")
@@ -399,19 +462,24 @@ def end(rack: Rack) -> None:
         if os.waitpid(pid, 0)[1]:
             raise Failed(f"the client of host {host} has failed")
     rack.clients.clear()
-    store = rack.pool.store("swarm", "s")
+    audit = rack.look(lambda pool: _checked(rack, pool))
+    if audit["leaked"] or audit["held"]:
+        raise Failed(f"the audit: {audit}")
+    puts = sum(rack.own(host)[ANSWERED] for host in range(HOSTS))
+    opened = sum(rack.own(host)[OPENED] for host in range(HOSTS))
+    print(f"{puts} puts, the pool opened {opened} times: all values right, nothing leaked")
+
+
+def _checked(rack: Rack, pool: Any) -> dict[str, int]:
+    """Check the store; the audit."""
+    store = pool.store("swarm", "s")
     store.recover()
     for host in range(HOSTS):
         own, found = rack.own(host), int(store.get(b"%d" % host))
         if not own[ANSWERED] <= found <= own[TRIED]:
             raise Failed(f"key {host} has {found}, not {own[ANSWERED]} to {own[TRIED]}")
     store.check()
-    audit = rack.pool.audit()
-    if audit["leaked"] or audit["held"]:
-        raise Failed(f"the audit: {audit}")
-    puts = sum(rack.own(host)[ANSWERED] for host in range(HOSTS))
-    opened = sum(rack.own(host)[OPENED] for host in range(HOSTS))
-    print(f"{puts} puts, the pool opened {opened} times: all values right, nothing leaked")
+    return dict(pool.audit())
 
 
 SCENES: Final = {
@@ -431,6 +499,7 @@ def missing() -> str:
         _new_network()
         _ip("link", "add", "rack", "type", "bridge")
         _ip("link", "set", "rack", "up")
+        _ip("addr", "add", OURS, "dev", "rack")
         _ip("link", "add", "one", "type", "veth", "peer", "name", "other")
         _ip("link", "del", "one")
     except (LimpetError, OSError) as error:
@@ -440,6 +509,8 @@ def missing() -> str:
 
 def main(names: list[str]) -> int:
     """Run these scenes, after `all_is_well`, or all of them."""
+    apart = APART in names
+    names = [name for name in names if name != APART]
     if unknown := set(names) - set(SCENES):
         print(f"rack-net: there is no {', '.join(sorted(unknown))}, only {', '.join(SCENES)}")
         return 2
@@ -449,7 +520,7 @@ def main(names: list[str]) -> int:
     # An exception, so that all ends in order.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with contextlib.ExitStack() as ends:
-        rack = Rack(ends)
+        rack = Rack(ends, apart)
         for name in dict.fromkeys(["all_is_well", *(names or SCENES)]):
             SCENES[name](rack)
         end(rack)

@@ -55,6 +55,9 @@ TERMS = ("multi_host", "lease_us", "fence", "coherent", "coherent_bytes", "durab
               show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
 @click.option("--multi-host/--one-host", default=None,
               help="Clients of other hosts, containers may join.  [default: on dax]")  # fmt: skip
+@click.option("--away", type=click.IntRange(1), metavar="COUNT",
+              help="The last COUNT nodes are on other hosts: `limpet serve --control` makes them "
+              "there (docs/network.md).")  # fmt: skip
 @click.option("--numa-node", "numa_nodes", multiple=True, metavar="NUMBER|NAME",
               help="Bind to this NUMA node; repeated: each memory node to its own. A name is "
               "memory-only, memory_tierN, daxN.M or nodeN.")  # fmt: skip
@@ -83,6 +86,7 @@ def create(
     lease: float,
     fence: str,
     multi_host: bool | None,
+    away: int | None,
     numa_nodes: tuple[str, ...],
     durable: bool,
     coherent: bool | None,
@@ -108,6 +112,12 @@ def create(
     if numa_nodes:
         bound = tuple(int(one) if one.isdecimal() else one for one in numa_nodes)
         given["numa_node"] = bound if len(bound) > 1 else bound[0]
+    if away:
+        _create_apart(
+            url, nodes, node_size, stores, as_json, prefault, huge_pages, overwrite, durable,
+            {**given, "clients": clients, "lease": lease, "fence": fence, "away": away},
+        )  # fmt: skip
+        return
     with limpet.create(
         url,
         nodes=nodes,
@@ -133,6 +143,38 @@ def create(
     else:
         size = pool.parameters.nodes * pool.parameters.node_size
         click.echo(f"created {pool.url}: {pool.parameters.nodes} nodes, {size_text(size)} in all")
+
+
+def _create_apart(
+    url: str,
+    nodes: int | None,
+    node_size: str | None,
+    stores: tuple[str, ...],
+    as_json: bool,
+    prefault: bool,
+    huge_pages: bool,
+    overwrite: bool,
+    durable: bool,
+    given: dict[str, Any],
+) -> None:
+    """Make what is on this host of a pool with nodes on others."""
+    if stores:
+        raise click.UsageError(
+            "--store: a pool with nodes on other hosts is complete once they are"
+        )
+    options = segments.node_options(
+        given.pop("numa_node", None), prefault, huge_pages, mode=given.pop("mode", 0o600),
+        group=given.pop("group", None), overwrite=overwrite,
+    )  # fmt: skip
+    made = segments.create_apart(url, nodes, node_size, options, durable=durable, **given)
+    if as_json:
+        print_json({"url": segments.canonical(url), "parameters": dataclasses.asdict(made)})
+        return
+    there = ", ".join(map(str, range(made.here, made.nodes)))
+    click.echo(
+        f"created {segments.canonical(url)}: {made.nodes} nodes of {size_text(made.node_size)}; "
+        f"to be made by `limpet serve --control` on other hosts: {there}"
+    )
 
 
 def _mode(text: str | None) -> int | None:

@@ -22,12 +22,17 @@ from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
               show_default=True, help="Connections at a time.")  # fmt: skip
 @click.option("--node", "served", type=int, multiple=True, metavar="NUMBER",
               help="Serve only this memory node; may be repeated.  [default: all]")  # fmt: skip
-def serve(url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...]) -> None:
+@click.option("--control", default="", metavar="net://HOST:PORT/NAME",
+              help="The pool of which these nodes are away from its control segment, and the "
+              "server that has that. The nodes are made at the first start.")  # fmt: skip
+def serve(
+    url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...], control: str
+) -> None:
     """Serve the memory nodes of a pool of this host over a network, until it is interrupted.
 
     Clients open net://ADDR:PORT/NAME, with the same secret in the file LIMPET_SECRET_FILE. The pool
-    is one made with --multi-host. Its memory outlives the server. Use a private network: what goes
-    over it is not encrypted.
+    is one made with --multi-host, or with --away. Its memory outlives the server. Use a private
+    network: what goes over it is not encrypted.
     """
     host, port = parse_address(listen)
     require_compiled()
@@ -35,7 +40,7 @@ def serve(url: str, listen: str, secret_file: str, clients: int, served: tuple[i
 
     server = Server(
         url, host, port, read_secret(secret_file),
-        clients=clients, served=served, any_owner=any_owner(),
+        clients=clients, served=served, any_owner=any_owner(), control=control,
     )  # fmt: skip
 
     def stop(*_: Any) -> None:
@@ -44,6 +49,7 @@ def serve(url: str, listen: str, secret_file: str, clients: int, served: tuple[i
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     nodes = ", ".join(map(str, sorted(server.served)))
+    what = f"nodes {nodes}" if nodes else "its control segment"
     address = f"net://{host}:{server.port}/{server.name}"
-    click.echo(f"serving {server.url}, nodes {nodes}, at {address}")
+    click.echo(f"serving {server.url}, {what}, at {address}")
     server.run()

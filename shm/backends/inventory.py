@@ -269,7 +269,8 @@ def _status(location: Location) -> tuple[str, Superblock | None]:
                 try:
                     probe(location, index, uuid=control.uuid, generation=generation_of(word))
                 except PoolNotFound:
-                    return PoolIncomplete.__name__, control
+                    if not control.parameters.away:  # else it may be on another host
+                        return PoolIncomplete.__name__, control
     except LimpetError as error:
         return type(error).__name__, control
     return "ok", control

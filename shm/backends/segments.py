@@ -26,6 +26,7 @@ from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
     EPOCH,
+    LEDGER,
     NODE_STATES,
     PAGE,
     POWER,
@@ -55,6 +56,7 @@ from limpet.shm.errors import (
     PoolTruncated,
 )
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, lease_us_of, parse_size
+from limpet.shm.uninterrupted import uninterrupted
 
 CLAIMS_MAX: Final = 100
 OPTIONS: Final = (
@@ -121,12 +123,16 @@ def create_segments(
             f"{location}: a pool on a device stays until it is destroyed; ephemeral=True is for "
             "pools in shared memory and in files"
         )
+    if given.get("away"):
+        if location.reuses_memory:
+            raise ParameterError(f"{location}: nodes on other hosts are for shm:// and file://")
+        given.setdefault("multi_host", True)
     if location.several_hosts:
         # Without it a client of another host counts as one from before a reboot, and as dead.
         # A durable pool is of one host unless it is said otherwise.
         given.setdefault("multi_host", not given.get("durable"))
     # The nodes are not planned yet: of the largest ones, everything else is checked.
-    draft = PoolParameters(node_size=NODE_SIZE_MAX, **given)
+    draft = PoolParameters(node_size=NODE_SIZE_MAX, **{**given, "away": 0})
     plan = nodes.plan(
         location,
         nodes=count,
@@ -146,7 +152,7 @@ def create_segments(
         control = _claim(location, plan.control_size, options)
         made.append(control)
         remove_stray_nodes(location)
-        for index in range(parameters.nodes):
+        for index in range(parameters.here):
             made.append(_create(location, index, parameters.node_size, options))
         for segment in (*made[1:], control):
             if not control.place.same(control.fd):
@@ -163,6 +169,25 @@ def create_segments(
     for warning in filter(None, warnings):
         log.warning("%s: %s", location, warning)
     return [*made[1:], control], uuid, parameters
+
+
+def create_apart(
+    url: str,
+    count: int | None,
+    node_size: int | str | None,
+    options: nodes.NodeOptions,
+    **given: Any,
+) -> PoolParameters:
+    """Make a pool whose last `away` nodes will be memory of other hosts: what is to be on this one.
+    It has no client. Errors as of `create_segments`."""
+
+    def make() -> PoolParameters:
+        made, _, parameters = create_segments(url, count, node_size, options, given)
+        for segment in made:
+            segment.close()
+        return parameters
+
+    return uninterrupted(make)
 
 
 def complete_segments(control: nodes.MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
@@ -266,7 +291,12 @@ def open_segments(
         parameters = block.parameters
         if control.size < control_size(parameters.clients, parameters.memory):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
-        for index in range(parameters.nodes):
+        if any(control.place.read(control.fd, 8, LEDGER - address(CONTROL_NODE, 0))):
+            raise ParameterError(
+                f"{location} has memory nodes of a pool whose control segment is on another host: "
+                "`limpet serve --control` serves them, and clients open net://"
+            )
+        for index in range(parameters.here):
             word = _word(control, index)
             if state_of(word) != IN_SERVICE:
                 continue  # marked failed: its present memory does not matter

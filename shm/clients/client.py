@@ -37,7 +37,6 @@ from limpet.shm.endpoint.layout import DROPS, EPOCH
 from limpet.shm.endpoint.slots import (
     CLIENT_JOURNAL,
     CLIENT_JOURNAL_SIZE,
-    DYING,
     EPOCH_MASK,
     ERA,
     ERA_SHIFT,
@@ -47,8 +46,6 @@ from limpet.shm.endpoint.slots import (
     PIN_MASK,
     PIN_SHIFT,
     PIN_STEP,
-    STATE_BELOW,
-    STATE_SHIFT,
 )
 from limpet.shm.endpoint.states import DISOWNED, LOSS_CUTS
 from limpet.shm.endpoint.words import REPLICATED
@@ -225,6 +222,10 @@ class Client:
         self.drops = endpoint.load(DROPS)
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
+        if self.lasting is not None:
+            # ORDER: after the pin. A node may be lost whose server has not heard of it, nor of an
+            # eviction; then what the evicted client had is reused under later pins only.
+            endpoint.see_states()
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on replica sets outside of an operation: pinned, no node being filled."""
@@ -306,7 +307,7 @@ class Client:
         """Give up the slot, pinned, with the journal: the client that recovers it passes over what
         is damaged."""
         slot = self.slot
-        self.endpoint.cas(slot, self.word, DYING << STATE_SHIFT | self.word & STATE_BELOW)
+        self.endpoint.give_up(slot, self.word)
         # DYING, as any client that is being recovered; this process lives on.
         self.ident = 0
         self.held = 0
@@ -443,10 +444,10 @@ class Client:
             if not self.has_resigned:
                 raise
         finally:
-            left = self.word & INCARNATION_MASK
-            if not complete or not settled:
-                left = DYING << STATE_SHIFT | self.word & STATE_BELOW
-            self.endpoint.cas(self.slot, self.word, left)
+            if complete and settled:
+                self.endpoint.cas(self.slot, self.word, self.word & INCARNATION_MASK)
+            else:
+                self.endpoint.give_up(self.slot, self.word)
             self.ident = 0
             if self.remotely_fenced:
                 self.endpoint.guard(0, 0)  # there may be another slot for this process

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import slot_address
-from limpet.shm.endpoint.slots import DYING, LIVE, STATE_BELOW, STATE_SHIFT
+from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
 from limpet.shm.errors import ClientError
 from limpet.shm.release import text_of, text_word
 
@@ -155,9 +155,7 @@ class Remote:
         if not self._is_over(slot, word, waiting):
             return False
         # ORDER: before we act on it: the client may go on, and must find that it was given up.
-        dying = DYING << STATE_SHIFT | word & STATE_BELOW
-        self.membership.endpoint.cas(slot_address(slot), word, dying)
-        return True
+        return bool(self.membership.endpoint.give_up(slot_address(slot), word))
 
     def _is_over(self, slot: int, word: int, waiting: bool) -> bool:
         members, at = self.membership, slot_address(slot)

@@ -4,7 +4,9 @@ Steps of a slot's state word, each a CAS from the whole word (state, pid, incarn
     FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and writes
                               its identity
     JOINING -> LIVE           by the newcomer
-    LIVE -> DYING             by a client that begins to recover it, or by itself when it leaves
+    LIVE -> DYING             by a client that begins to recover it, or by itself when it leaves; by
+                              the server of a remote client; with nodes on other hosts by the server
+                              alone, once theirs have noted it (net/ledger.py)
     DYING -> FREE             by the client that first finishes recovery.py
     JOINING -> FREE           by a client that sees that the newcomer is dead
 

@@ -58,7 +58,8 @@ own. So a slot names the file of its client's lock (`slots.LOCKED`: a hash of de
 where the kernel has no such locks). A lock on another file proves nothing: then pid and start time
 decide, and for another PID namespace a lease.
 
-Bytes from 2^62 on are for locks of stores' own (stores/baselines/clover/place.py).
+Byte 2^61 is for the server of a pool with nodes on other hosts (net/evictions.py), and those from
+2^62 on for locks of stores' own (stores/baselines/clover/place.py).
 """
 
 from __future__ import annotations

@@ -32,8 +32,12 @@ Control segment, offsets in bytes
     4424         pool_clock: word; from 1970 to the boot of the one host (pool_clock.py)
     4480         gate: word; the process that opens a durable pool of several hosts (mending.py)
     4488         gate_beat: word; goes up while that process lives
-    4608         writer numbers: 64 times two words (writer_numbers.py)
+    4544         ledger: word; 0 here. In the ledger of a data server, which has this layout: its id
+                 (net/ledger.py)
+    4608         node places: 256 words; of a node on another host, the address of its server
+    6656         writer numbers: 64 times two words (writer_numbers.py)
     8192         node states: 256 words (states.py)
+    10240        node ledgers: 256 words; of a node on another host, the ledger beside it
     12288        event ring: 128 entries of 64 bytes (events.py)
     20480        client slots: 1408 bytes each (slots.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
@@ -107,10 +111,13 @@ POWER: Final = address(CONTROL_NODE, 4416)
 POOL_CLOCK: Final = address(CONTROL_NODE, 4424)
 GATE: Final = address(CONTROL_NODE, 4480)
 GATE_BEAT: Final = address(CONTROL_NODE, 4488)
-WRITER_NUMBERS: Final = address(CONTROL_NODE, 4608)
+LEDGER: Final = address(CONTROL_NODE, 4544)
+NODE_PLACES: Final = address(CONTROL_NODE, 4608)
+WRITER_NUMBERS: Final = address(CONTROL_NODE, 6656)
 WRITER_NUMBERS_COUNT: Final = 64
 WRITER_NUMBER_SIZE: Final = 16
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
+NODE_LEDGERS: Final = address(CONTROL_NODE, 10240)
 EVENT_RING: Final = address(CONTROL_NODE, 12288)
 CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
 

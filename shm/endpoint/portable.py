@@ -65,7 +65,7 @@ from limpet.shm.endpoint.portable_words import (
     u64,
     words_tagged,
 )
-from limpet.shm.endpoint.slots import FIGURES_COUNT, ROWS
+from limpet.shm.endpoint.slots import DYING, FIGURES_COUNT, ROWS, STATE_BELOW, STATE_SHIFT
 from limpet.shm.endpoint.states import DISOWNED, FORKED, FORMER, FORMERLY, why_failed, why_gone
 from limpet.shm.errors import (
     AddressError,
@@ -299,6 +299,15 @@ class Endpoint:
             node, offset = self._aligned(addr, 8)
             self._guard = node, offset >> 3, u64(word)
         return 0
+
+    def give_up(self, slot: int, word: int) -> bool:
+        """Have the client of this slot be DYING, if it has still this state word: LIVE; False: that
+        is under way. All servers look at the word, so one CAS does it; see RemoteEndpoint."""
+        self.cas(slot, word, DYING << STATE_SHIFT | word & STATE_BELOW)
+        return True
+
+    def see_states(self) -> None:
+        """Nothing: each verb looks at the state of its node; see RemoteEndpoint."""
 
     def expect(self, node: int, state: int) -> None:
         """Use an attached node's mapping as long as its state word is `state`."""

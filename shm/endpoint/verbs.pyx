@@ -168,6 +168,7 @@ from cpython.object cimport PyObject
 from libc.string cimport memcmp, memcpy, memmove, memset
 cimport cython
 
+from limpet.shm.endpoint.slots cimport DYING, STATE_BELOW, STATE_SHIFT
 from limpet.shm.endpoint.states cimport LOSS_CUTS, LOSS_MET
 
 import os
@@ -310,6 +311,15 @@ cdef class Endpoint:
         word is the one that it was attached with."""
         self._at(addr, 2048)
         self._states = <u64*>self._word(addr)
+
+    def give_up(self, u64 slot, u64 word):
+        """Have the client of this slot be DYING, if it has still this state word: LIVE; False: that
+        is under way. All servers look at the word, so one CAS does it; see RemoteEndpoint."""
+        self.cas(slot, word, <u64>DYING << STATE_SHIFT | word & STATE_BELOW)
+        return True
+
+    def see_states(self):
+        """Nothing: each verb looks at the state of its node; see RemoteEndpoint."""
 
     def expect(self, int node, u64 state):
         """Use an attached node's mapping as long as its state word is `state`."""

@@ -1,8 +1,8 @@
 """`net://HOST:PORT,HOST:PORT/NAME`: the pool NAME, whose memory nodes are behind these servers.
 
-A pool is made, destroyed and given new memory on the host of its memory (`limpet serve`); this
-location only opens it. The first server has the control segment; each of the others some nodes. The
-secret that servers and clients share is in the file that LIMPET_SECRET_FILE names.
+A pool is made and destroyed on the hosts of its memory (`limpet serve`); this location only opens
+it. The first server has the control segment; each of the others some nodes. The secret that servers
+and clients share is in the file that LIMPET_SECRET_FILE names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from limpet.shm import uninterrupted as threads
 from limpet.shm.backends.backend import Location
 from limpet.shm.clients.fencing import Heart
 from limpet.shm.endpoint.fabric import BUILD, Endpoint
-from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_LEDGERS, NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word
-from limpet.shm.errors import LimpetError, NodeFailed, ParameterError
+from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolIncomplete
 from limpet.shm.net.wire import read_secret
 
 if BUILD == "compiled":
@@ -164,8 +164,7 @@ class Servers(Location):
 
     def _elsewhere(self) -> NoReturn:
         raise ParameterError(
-            f"{self} is a pool on other hosts: it is made, served, listed, destroyed and given new "
-            "memory there"
+            f"{self} is a pool on other hosts: it is made, served, listed and destroyed there"
         )
 
     def usage(self) -> Usage | None:
@@ -192,6 +191,11 @@ class Servers(Location):
 def _opened(links: list[Any]) -> tuple[list[Any], Any, bytes]:
     """The nodes that are in service and the control segment, parameters, uuid."""
     block = links[0].superblock
+    if CONTROL_NODE not in links[0].nodes:
+        raise ParameterError(
+            f"{links[0].where} has memory nodes only; the first server of a URL is one that has "
+            "the control segment"
+        )
     for link in links[1:]:
         if link.superblock.uuid != block.uuid:
             raise ParameterError(f"{link.where} has another pool than {links[0].where}")
@@ -200,6 +204,14 @@ def _opened(links: list[Any]) -> tuple[list[Any], Any, bytes]:
     endpoint = RemoteEndpoint()
     endpoint.attach(CONTROL_NODE, control, control.size)
     words = memoryview(endpoint.read(NODE_STATES, 8 * count)).cast("Q")
+    here = block.parameters.here
+    ledgers = memoryview(endpoint.read(NODE_LEDGERS + 8 * here, 8 * (count - here))).cast("Q")
+    for node, ledger in enumerate(ledgers, here):
+        if not ledger:
+            raise PoolIncomplete(
+                f"{links[0].where}: node {node} has no memory yet; make it on its host: `limpet "
+                f"serve --node {node} --control {links[0].where} ...`"
+            )
     nodes = [
         control.sibling(index, block.parameters.node_size, generation_of(word))
         for index, word in enumerate(words)

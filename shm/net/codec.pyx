@@ -25,7 +25,7 @@ cdef Py_ssize_t room_of(int operation, Py_ssize_t size) noexcept:
     """Bytes of a verb's result in the answer."""
     if operation == READ:
         return padded(size)
-    if operation in (WRITE, WRITE_IF, STORE, GUARD, ATTACH):
+    if operation in (WRITE, WRITE_IF, STORE, GUARD, ATTACH, MAKE):
         return 0
     return 8
 
@@ -36,7 +36,7 @@ cdef Header* header_of(bytes data) except NULL:
     cdef Header* header = <Header*>PyBytes_AS_STRING(data)
     if size < <Py_ssize_t>sizeof(Header):
         raise WireError(f"a message of {size} bytes has no header")
-    cdef bint is_kind = CHALLENGE <= header.kind <= VERDICT
+    cdef bint is_kind = CHALLENGE <= header.kind <= TAKEN
     if is_kind and header.version != VERSION:
         raise WireError(
             f"the other side speaks version {header.version}, and this one {VERSION}"

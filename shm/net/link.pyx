@@ -175,6 +175,13 @@ cdef class Link:
                 # waits for a silent server for one that stands still.
                 self.control.beat(b"")
 
+    def ask(self, int kind, bytes body, int expected):
+        """Send a message outside of phases; the body of its answer, of the kind that is expected.
+        ClientError: there is none, or a refusal."""
+        if not self.connection.send(message(kind, 0, body)):
+            raise ClientError(f"{self.where} takes no messages")
+        return self._expect(expected)
+
     # ---- phases ---------------------------------------------------------------------------------
 
     cdef int put(self, Verb verb, bint foreground, bint changes) except -1:
@@ -315,7 +322,7 @@ cdef class RemoteNode:
     descriptor = None
     address = 0
     fd = watched_fd = -1
-    remote = True
+    remote = zeroed = True
 
     def __init__(self, links, index, size, generation=0):
         self.links = links
@@ -350,5 +357,5 @@ cdef class RemoteNode:
 
 
 def serves(link, index):
-    """Whether this link leads to that node; the first one of a pool to the control segment."""
-    return index == CONTROL_NODE or index in link.nodes
+    """Whether this link leads to that node, or to the control segment."""
+    return index in link.nodes

@@ -17,6 +17,7 @@ cdef struct Step:
 cdef class Phases:
     cdef Step* _steps
     cdef readonly Py_ssize_t count
+    cdef public u64 last
     cdef Py_ssize_t _room
     cdef bytes _message
 

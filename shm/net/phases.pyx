@@ -26,7 +26,8 @@ cdef enum:
 
 
 cdef class Phases:
-    """Reads a phase, and does it. `count`: its verbs."""
+    """Reads a phase, and does it. `count`: its verbs. `last`: the highest node that they may be on;
+    a server without the control segment does nothing there for a client but GUARD."""
 
     def __cinit__(self):
         if STEPS_MAX * sizeof(VerbHead) < ROOM:
@@ -34,6 +35,7 @@ cdef class Phases:
         self._steps = <Step*>malloc(STEPS_MAX * sizeof(Step))
         if self._steps == NULL:
             raise MemoryError
+        self.last = CONTROL_NODE
 
     def __dealloc__(self):
         free(self._steps)
@@ -85,7 +87,8 @@ cdef class Phases:
         return 0
 
     cpdef bytes do(self, Endpoint endpoint, object session):
-        """Do the phase that was read; its answer. `session`: does GUARD, ATTACH and BACK."""
+        """Do the phase that was read; its answer. `session`: does GUARD, ATTACH, BACK, EVICT and
+        MAKE."""
         cdef bytes made = empty_message(
             ANSWER, header_of(self._message).number, sizeof(Status) + self._room
         )
@@ -105,8 +108,8 @@ cdef class Phases:
             node = step.addr >> 40
             room = room_of(step.operation, step.size)
             try:
-                if node > CONTROL_NODE:
-                    raise AddressError(f"{step.addr:#x} is on no memory node")
+                if node > self.last and (node > CONTROL_NODE or step.operation != GUARD):
+                    raise AddressError(f"{step.addr:#x} is on no memory node of this server")
                 if undone and node in undone:
                     raise NodeFailed(node, "an earlier verb of the phase has found it so")
                 self._do(endpoint, step, result, session)
@@ -166,6 +169,10 @@ cdef class Phases:
             session.attach(addr >> 40, given[0])
         elif operation == BACK:
             step.word = session.back(addr, step.size)
+        elif operation == EVICT:
+            step.word = session.evict(addr, given[0])
+        elif operation == MAKE:
+            session.make(addr >> 40, given[0])
         if room_of(operation, step.size):
             memcpy(result, &step.word, 8)
         return 0

@@ -1,6 +1,6 @@
 """C-level face of remote.pyx."""
 
-from limpet.shm.endpoint.layout cimport CONTROL_NODE
+from limpet.shm.endpoint.layout cimport CONTROL_NODE, NODE_STATES
 from limpet.shm.endpoint.slots cimport FIGURES_COUNT
 from limpet.shm.endpoint.states cimport FORMER
 from limpet.shm.net.wire cimport *
@@ -25,6 +25,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef u64 guard_word
     cdef unsigned char down[256]
     cdef unsigned char gone[256]
+    cdef unsigned char marked[256]
     cdef bint counting
     cdef u64 figures_from[96]
     cdef u64 figures_to[96]
@@ -36,6 +37,8 @@ cdef class RemoteEndpoint(Endpoint):
     cdef readonly u64 bytes_sent
     cdef object __weakref__
 
+    cdef bint is_apart(self) noexcept
+    cdef int see(self, int node, u64 word) except -1
     cdef bytes figures_now(self)
     cdef bint is_behind(self) noexcept
     cdef int forget(self) except -1

@@ -32,6 +32,9 @@ Failures
       alone is cut off: it ends all its connections, and is recovered as after a kill.
     - The server refuses every change once the state word of this client's slot is another one
       (`guard`): ClientError. So a client that others have declared dead makes no step.
+    - Where nodes are away from the control segment, their servers may not know yet that a node is
+      out of service (ledger.py). So this client refuses its verbs on a node itself once it has read
+      another state word than that by which it uses the node. It reads them whenever it pins.
     - A forked child has connections of its own: it closes its copies of its parent's sockets at
       once, or the server would take a parent that was killed for one that lives.
 
@@ -121,6 +124,7 @@ cdef class RemoteEndpoint(Endpoint):
         self.images = []
         memset(self.down, 0, sizeof(self.down))
         memset(self.gone, 0, sizeof(self.gone))
+        memset(self.marked, 0, sizeof(self.marked))
         memset(self.figures_to, 0, sizeof(self.figures_to))
         _endpoints.add(self)
 
@@ -147,7 +151,7 @@ cdef class RemoteEndpoint(Endpoint):
                 self.tell_guard([given.link])
         self.nodes[node] = given
         self.state_of[node] = state
-        self.down[node] = self.gone[node] = False
+        self.down[node] = self.gone[node] = self.marked[node] = False
         if node != CONTROL_NODE:
             try:
                 self.expect(node, state)
@@ -191,6 +195,7 @@ cdef class RemoteEndpoint(Endpoint):
 
     def expect(self, int node, u64 state):
         self.state_of[node] = state
+        self.marked[node] = False
         self.add(
             Verb.__new__(Verb), ATTACH, <u64>node << 40, 0, state, 0, 0, 0, b"", False, False
         )
@@ -201,6 +206,43 @@ cdef class RemoteEndpoint(Endpoint):
 
     def release(self, int node):
         self.nodes[node] = None
+
+    # ---- nodes away from the control segment --------------------------------------------------
+
+    cdef bint is_apart(self) noexcept:
+        """Whether there are servers without the control segment."""
+        return len(self.links) > 0 and (<Link>self.links[0]).superblock.parameters.away > 0
+
+    def give_up(self, u64 slot, u64 word):
+        """As of `Endpoint`; the client is evicted first where a server cannot look at its slot."""
+        if not self.is_apart():
+            return Endpoint.give_up(self, slot, word)
+        return self.word_of(slot, EVICT, word, 0, 0, 0, 0) == 1
+
+    def make(self, RemoteNode node):
+        """New memory for a node that is out of service. NodeFailed: none of our servers has it."""
+        if node.link is None or node.link.failure:
+            raise NodeFailed(node.index, "none of the servers in the pool's URL has it")
+        cdef Verb queued = Verb.__new__(Verb)
+        queued.node = node.index
+        queued.part = verb(MAKE, <u64>node.index << 40, 0, node.generation)
+        self.put(node.link, queued, True, True)
+        self.sync_one(node.link)
+
+    def see_states(self):
+        """Read the state words of all nodes, as not all servers do."""
+        if not self.is_apart():
+            return
+        cdef Py_ssize_t count = (<Link>self.links[0]).superblock.parameters.nodes
+        words = memoryview(self.read(NODE_STATES, 8 * count)).cast("Q")
+        for node in range(count):
+            self.see(node, words[node])
+
+    cdef int see(self, int node, u64 word) except -1:
+        """Note that this is the state word of a node."""
+        if self.nodes[node] is not None and word != <u64>self.state_of[node]:
+            self.down[node] = self.marked[node] = True
+        return 0
 
     def detach(self):
         """Send what waits, and close the connections."""
@@ -326,6 +368,10 @@ cdef class RemoteEndpoint(Endpoint):
         queued.part = verb(operation, addr, size, first, second, third, fourth, data, quiet)
         queued.room = room_of(operation, size)
         queued.node = node.index
+        if self.marked[node.index]:
+            if quiet:
+                return 0
+            raise NodeFailed(node.index, "it is out of service, or has new memory")
         if len(self.links) > 1:
             if node.index == CONTROL_NODE:
                 if sent and self.others_busy(link):
@@ -501,9 +547,14 @@ cdef class RemoteEndpoint(Endpoint):
         return True
 
     def load_all(self, addrs):
+        addrs = list(addrs)
         tickets = [self.post_load(addr) for addr in addrs]
         self.wait()
-        return [self.result(ticket) for ticket in tickets]
+        found = [self.result(ticket) for ticket in tickets]
+        for addr, word in zip(addrs, found):
+            if is_state(addr):
+                self.see((addr - NODE_STATES) >> 3, word)
+        return found
 
     def read_between(self, places, size):
         words = array("Q", bytes(size))
@@ -525,6 +576,8 @@ cdef class RemoteEndpoint(Endpoint):
         cdef u64 found = self.word_of(addr, LOAD, 0, 0, 0, 0, 0)
         if copied and self.copies is not None:
             self.copies[addr] = found
+        if is_state(addr):
+            self.see((addr - NODE_STATES) >> 3, found)
         return found
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size):
@@ -902,6 +955,11 @@ cdef class RemoteEndpoint(Endpoint):
         """Wake none, as it is for clients of another host: they look again after their timeout."""
         self.sync(self.alive())
         return 0
+
+
+cdef bint is_state(u64 addr) noexcept:
+    """Whether the state word of a node is there."""
+    return <u64>NODE_STATES <= addr < <u64>NODE_STATES + 8 * CONTROL_NODE
 
 
 cdef int aligned(u64 addr) except -1:

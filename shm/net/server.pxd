@@ -9,7 +9,8 @@ from limpet.shm.endpoint.layout cimport (
     SLOT_SIZE,
     SUPERBLOCK_SIZE,
 )
-from limpet.shm.endpoint.slots cimport DYING, FIGURES, FIGURES_COUNT, LIVE, STATE_BELOW, STATE_SHIFT
+from limpet.shm.endpoint.slots cimport FIGURES, FIGURES_COUNT, LIVE, STATE_SHIFT
+from limpet.shm.endpoint.states cimport EXCLUDED
 from limpet.shm.net.codec cimport kind_of, message
 from limpet.shm.net.libfabric cimport Connection, Domain, Event
 from limpet.shm.net.phases cimport Phases
@@ -20,6 +21,7 @@ cdef class Session:
     cdef public object connection
     cdef public bytes challenge
     cdef public double since_s
+    cdef public bytes side
     cdef public object endpoint
     cdef public tuple guarded
     cdef public object sightings
@@ -27,6 +29,8 @@ cdef class Session:
     cpdef int guard(self, addr, word) except -1
     cpdef int attach(self, node, state) except -1
     cpdef object back(self, addr, size)
+    cpdef object evict(self, slot, word)
+    cpdef int make(self, node, generation) except -1
 
 cdef class Server:
     cdef public str url
@@ -40,6 +44,10 @@ cdef class Server:
     cdef public object parameters
     cdef public object uuid
     cdef public object control
+    cdef public object ledger
+    cdef public object evictions
+    cdef public bint tells
+    cdef public int claimed
     cdef public dict segments
     cdef public dict sessions
     cdef public Phases phases

@@ -15,15 +15,19 @@ A connection
        A verb that is wrong has an error as its result, as for a mapped client.
     3. GUARD names the client's slot. From then on every changing verb first looks whether the slot
        still has that state word. When the connection ends, for whatever reason, and the slot still
-       has it, the server sets it to DYING: nothing of that client can change memory any more, so
-       others need not wait for its lease, and recover it. So when the client ends its guard.
+       has it, the server sets it to DYING, or in its ledger if it is a data server: nothing of that
+       client can change memory any more, so others need not wait for its lease, and recover it. So
+       when the client ends its guard.
 
 BEAT renews the client's lease by the rules of mapped clients (fencing.py): a client that others ask
 to end, and that stands still in one operation, is not renewed. The server never does it unasked, so
 a client that is stopped loses its lease though its connection stays.
 
-Several servers may have one pool: each has some of its nodes, and all have the control segment
-mapped, so that the guard holds on each. A client uses that of the first one in its URL.
+Several servers may have one pool: each has some of its nodes. Those on hosts that have the control
+segment have it mapped, so that the guard holds on each. A client uses that of the first one in its
+URL. A server of memory on another host, a data server, has a ledger in the place of the control
+segment, and its guard is what that says (ledger.py). Where a pool has such nodes, a client of which
+the connection has ended is evicted before its slot is DYING (evictions.py).
 
 A client that has lost the connection to one of them asks the server of the control segment whether
 that one lives (JUDGE). A thread connects to it as a client does: it lives if it has the secret, and
@@ -38,6 +42,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import threading
 import time
@@ -51,7 +56,7 @@ from limpet.shm.net.link import Link
 from limpet.shm.net.phases import Phases
 
 from limpet.shm.backends import node as nodes
-from limpet.shm.backends.name import is_there
+from limpet.shm.backends.name import held, is_there, require_ours
 from limpet.shm.backends.node import NodeOptions
 from limpet.shm.backends.segments import canonical, open_segments
 from limpet.shm.clients import fencing
@@ -64,15 +69,13 @@ from limpet.shm.endpoint.layout import (
     SLOT_SIZE,
     SUPERBLOCK_SIZE,
 )
-from limpet.shm.endpoint.slots import (
-    DYING,
-    FIGURES,
-    FIGURES_COUNT,
-    LIVE,
-    STATE_BELOW,
-    STATE_SHIFT,
+from limpet.shm.endpoint.slots import FIGURES, FIGURES_COUNT, LIVE, STATE_SHIFT
+from limpet.shm.endpoint.states import (
+    DISOWNED,
+    EXCLUDED,
+    generation_of,
+    state_of,
 )
-from limpet.shm.endpoint.states import generation_of
 from limpet.shm.errors import (
     AddressError,
     ClientError,
@@ -82,7 +85,9 @@ from limpet.shm.errors import (
     PoolNotFound,
 )
 from limpet.shm.net import wire
-from limpet.shm.net.backend import parse_address
+from limpet.shm.net.backend import Servers, parse_address
+from limpet.shm.net.evictions import Evictions, claim, dying
+from limpet.shm.net.ledger import Ledger, make_node, place_word
 from limpet.shm.parameters import check_whole
 
 log = logging.getLogger("limpet")
@@ -102,13 +107,15 @@ def pool_name(url: str) -> str:
 
 
 class Session:
-    """One connection. `endpoint`: None until it has shown the secret."""
+    """One connection. `side`: as what it has shown the secret (wire.py); empty: not yet.
+    `endpoint`: of a client."""
 
     def __init__(self, server: Server, connection: Any) -> None:
         self.server = server
         self.connection = connection
         self.challenge = secrets.token_bytes(wire.NONCE_SIZE)
         self.since_s = time.monotonic()
+        self.side = b""
         self.endpoint: Any = None
         self.guarded = (0, 0)
         """Address and state word of the client's slot."""
@@ -126,11 +133,20 @@ class Session:
         """Have pages for these bytes; whether there was room."""
         return self.server.back(self, addr, size)
 
+    def evict(self, slot: int, word: int) -> int:
+        """Have the client of that slot and state word evicted; whether it is done."""
+        return self.server.evict(self, slot, word)
+
+    def make(self, node: int, generation: int) -> None:
+        """Make new memory for a node."""
+        self.server.make(self, node, generation)
+
 
 class Server:
     """Serves the nodes of the pool at `url`, or only those in `served`, at an address of this host;
-    port 0: any. Raises as `limpet.open` does, and ParameterError for a pool that only mapped
-    clients can use."""
+    port 0: any. `control`: the net:// URL of a pool of which these nodes are away from the control
+    segment; their memory is made if they have none yet. Raises as `limpet.open` does, and
+    ParameterError for a pool that only mapped clients can use."""
 
     def __init__(
         self,
@@ -142,6 +158,7 @@ class Server:
         clients: int = wire.CLIENTS,
         served: Collection[int] = (),
         any_owner: bool = False,
+        control: str = "",
     ) -> None:
         check_whole("clients", clients, 1, wire.CLIENTS_MAX)
         self.url = canonical(url)
@@ -152,9 +169,14 @@ class Server:
         self.location = nodes.parse_url(self.url)
         self.location.path(CONTROL_NODE)  # a pool on other hosts has none, and says so
         self.options = NodeOptions(any_owner=any_owner)
-        segments, self.parameters, self.uuid = open_segments(self.url, self.options)
-        self.control = segments[len(segments) - 1]
-        self.segments = {(one.index, one.generation): one for one in segments}
+        self.ledger: Any = None
+        self.evictions: Any = None
+        """Of a data server; and of one that has the control segment."""
+        self.claimed = -1
+        """The descriptor with the lock of the one server on a control segment, or ledger."""
+        self.tells = False
+        """Whether it has data servers to tell of evictions."""
+        self._open(control, served)
         self.sessions: dict[int, Session] = {}
         self.phases = Phases()
         self.asking: dict[tuple[str, int], list[Session]] = {}
@@ -165,16 +187,48 @@ class Server:
         self.endpoint = Endpoint()
         try:
             self._require_servable(served)
-            self.served = frozenset(served or range(self.parameters.nodes))
+            self.served = frozenset(served or range(self.parameters.here))
             self.endpoint.attach(CONTROL_NODE, self.control.map, self.control.size)
             self.listener = Listener(host, port)
+            self.port = self.listener.port
+            self._begin()
         except FabricError as error:
             self._unmap()
             raise ParameterError(f"no server can listen at {host}:{port}: {error}") from error
         except BaseException:
             self._unmap()
             raise
-        self.port = self.listener.port
+
+    def _open(self, control: str, served: Collection[int]) -> None:
+        if control:
+            at: Any = nodes.parse_url(control)
+            if not isinstance(at, Servers):
+                raise ParameterError(f"{control!r}: write {Servers.example}")
+            self.ledger = Ledger(self.location, at, self.secret, served, self.options)
+            segments, self.parameters = self.ledger.segments, self.ledger.parameters
+            self.control, self.uuid, self.name = self.ledger.segment, self.ledger.uuid, at.name
+        else:
+            opened, self.parameters, self.uuid = open_segments(self.url, self.options)
+            self.control = opened[len(opened) - 1]
+            segments = opened
+        self.segments = {(one.index, one.generation): one for one in segments}
+
+    def _begin(self) -> None:
+        """Be ready to serve."""
+        if self.ledger is None:
+            given = (self.endpoint, self.parameters, self.name, self.secret)
+            self.evictions = Evictions(*given)
+            self.tells = self.evictions.tells
+            if self.tells:
+                self.claimed = claim(self.control)
+            return
+        self.claimed = claim(self.control)
+        self.phases.last = max(self.served)
+        self.ledger.endpoint = self.endpoint
+        self.ledger.address = f"{self.host}:{self.port}"
+        place_word(self.ledger.address)
+        # ORDER: we listen, so from here on the control server can tell us of evictions.
+        self.ledger.enrol()
 
     def _require_servable(self, served: Collection[int]) -> None:
         parameters = self.parameters
@@ -188,6 +242,11 @@ class Server:
                 raise ParameterError(f"{self.url} is {name}: such a pool is used on its own host")
         if unknown := sorted(set(served) - set(range(parameters.nodes))):
             raise ParameterError(f"{self.url} has no node {unknown[0]}")
+        if self.ledger is None and (elsewhere := sorted(set(served) - set(range(parameters.here)))):
+            raise ParameterError(
+                f"node {elsewhere[0]} of {self.url} is memory of another host: serve it there, "
+                "with --control"
+            )
 
     # ---- the loop -------------------------------------------------------------------------------
 
@@ -197,16 +256,22 @@ class Server:
         domain = self.listener.domain
         try:
             while not self._stopped:
-                for event in domain.wait(JUDGE_LOOK_S if self.asking else LOOK_S / 4):
+                for event in domain.wait(JUDGE_LOOK_S if self._waits() else LOOK_S / 4):
                     self._handle(event)
                 while self.verdicts:
                     self._tell(*self.verdicts.pop())
+                if self.tells:
+                    self.evictions.look()
                 domain.let_handlers_run()
                 if time.monotonic() >= look:
                     self._look()
                     look = time.monotonic() + LOOK_S
         finally:
             self.close()
+
+    def _waits(self) -> bool:
+        """Whether a thread's answer is waited for."""
+        return bool(self.asking) or (self.tells and self.evictions.waits)
 
     def stop(self) -> None:
         """End `run` within a quarter of a second. For a signal handler, too."""
@@ -221,6 +286,9 @@ class Server:
 
     def _unmap(self) -> None:
         self.endpoint.detach()
+        if self.claimed >= 0:
+            os.close(self.claimed)
+            self.claimed = -1
         for segment in self.segments.values():
             segment.close()
 
@@ -252,7 +320,7 @@ class Server:
             self._end(session)
 
     def _request(self, info: int) -> None:
-        if len(self.sessions) - self._members() >= wire.STRANGERS_MAX:
+        if sum(not session.side for session in self.sessions.values()) >= wire.STRANGERS_MAX:
             self.listener.reject(info)
             return
         try:
@@ -263,7 +331,7 @@ class Server:
         self.sessions[connection.number] = Session(self, connection)
 
     def _members(self) -> int:
-        """Connections that have shown the secret as a client."""
+        """Connections of clients."""
         return sum(session.endpoint is not None for session in self.sessions.values())
 
     def _send(self, session: Session, data: bytes) -> None:
@@ -290,14 +358,15 @@ class Server:
         slot, word = session.guarded
         if slot:
             with contextlib.suppress(NodeFailed):  # the control segment is lost, and the pool
-                self.endpoint.cas(slot, word, DYING << STATE_SHIFT | word & STATE_BELOW)
+                if self.ledger is not None:
+                    self.endpoint.cas(slot, word, dying(word))
+                else:
+                    self.evictions.begin(slot, word)
 
     def _message(self, session: Session, data: bytes) -> None:
         kind = kind_of(data)
         if session.endpoint is None:
-            if kind != wire.PROOF:
-                raise wire.WireError("a message before the proof")
-            self._welcome(session, data[wire.HEADER_SIZE :])
+            self._answer(session, kind, data[wire.HEADER_SIZE :])
         elif kind == wire.PHASE:
             self.phases.read(data)
             self._send(session, self.phases.do(session.endpoint, session))
@@ -308,18 +377,32 @@ class Server:
         else:
             raise wire.WireError("a message that only a server sends")
 
+    def _answer(self, session: Session, kind: int, body: bytes) -> None:
+        """A message of a connection that is no client's, or not yet."""
+        if not session.side and kind == wire.PROOF:
+            self._welcome(session, body)
+        elif kind == wire.ENROL and session.side == b"node" and self.evictions is not None:
+            self._send(session, message(wire.WORDS, 0, self.evictions.enrol(body)))
+        elif kind == wire.WORDS and session.side == b"control" and self.ledger is not None:
+            self.ledger.take(body)
+            self._send(session, message(wire.TAKEN, 0))
+        else:
+            raise wire.WireError("a message before the proof, or of another side")
+
     def _welcome(self, session: Session, body: bytes) -> None:
         nonce, found, name = wire.split_proof(body)
         given = (session.challenge, nonce, name)
-        judges = wire.is_proof(found, wire.proof(self.secret, b"judge", *given))
-        if not judges and not wire.is_proof(found, wire.proof(self.secret, b"client", *given)):
+        for side in (b"client", b"judge", b"node", b"control"):
+            if wire.is_proof(found, wire.proof(self.secret, side, *given)):
+                break
+        else:
             self._refuse(session, f"it does not have the secret of this server ({wire.IN_FILE})")
             return
         if name.decode(errors="replace") != self.name:
             self._refuse(session, f"this server has the pool {self.name}, and no other")
             return
         control = self.control
-        if not judges:
+        if side == b"client":
             if self._members() >= self.clients:
                 self._refuse(
                     session, f"this server has {self.clients} clients, and no room for more"
@@ -328,9 +411,12 @@ class Server:
             session.endpoint = endpoint = Endpoint()
             endpoint.attach(CONTROL_NODE, control.map, control.size, None, 0, control.watched_fd)
             endpoint.watch_states(NODE_STATES)
+        session.side = side
         ours = wire.proof(self.secret, b"server", *given)
         block = control.place.read(control.fd, SUPERBLOCK_SIZE)
-        served = wire.node_bits(self.served)
+        served = wire.node_bits(
+            self.served | {CONTROL_NODE} if self.ledger is None else self.served
+        )
         self._send(session, message(wire.WELCOME, 0, ours + served + block))
 
     def _beat(self, session: Session, figures: bytes) -> None:
@@ -384,12 +470,17 @@ class Server:
             self._give_up(session)
         session.endpoint.guard(addr if word else 0, word)
         session.guarded = guarded
+        if self.ledger is not None and guarded[0]:
+            # If it has another word afterwards, or this raises, the guard refuses all changes.
+            self.ledger.look(*guarded)
         session.sightings.clear()
 
     def attach(self, session: Session, node: int, state: int) -> None:
         if node not in self.served:
             raise AddressError(f"this server does not have node {node}")
         generation = generation_of(state)
+        if self.ledger is not None:
+            self.ledger.look_at(node, state)
         segment = self.segments.get((node, generation))
         if segment is None:
             try:
@@ -406,6 +497,35 @@ class Server:
         session.endpoint.attach(
             node, segment.map, segment.size, coherent, state, segment.watched_fd
         )
+
+    def _require_live(self, session: Session) -> None:
+        """Raise ClientError if the client of this connection was given up."""
+        slot, word = session.guarded
+        if slot and self.endpoint.load(slot) != word:
+            raise ClientError(DISOWNED)
+
+    def evict(self, session: Session, slot: int, word: int) -> int:
+        slots = range(CLIENT_SLOTS, CLIENT_SLOTS + SLOT_SIZE * self.parameters.clients, SLOT_SIZE)
+        if self.evictions is None or slot not in slots or word >> STATE_SHIFT != LIVE:
+            raise AddressError(f"{slot:#x} with {word:#x} is no client that this server can evict")
+        self._require_live(session)
+        self.evictions.begin(slot, word)
+        return int(self.endpoint.load(slot) != word)
+
+    def make(self, session: Session, node: int, generation: int) -> None:
+        if node not in self.served:
+            raise AddressError(f"this server does not have node {node}")
+        self._require_live(session)
+        if self.ledger is not None:
+            self.ledger.enrol()
+        word = self.endpoint.load(NODE_STATES + 8 * node)
+        if generation != generation_of(word) + 1 or state_of(word) != EXCLUDED:
+            raise NodeFailed(node, "its state is another one by now, so it gets no new memory")
+        with held(self.location) as control:
+            require_ours(self.location, control, self.uuid)
+            self.segments[node, generation] = make_node(
+                self.location, node, generation, self.parameters, self.uuid, self.options
+            )
 
     def back(self, session: Session, addr: int, size: int) -> int:
         node = addr >> 40

@@ -20,9 +20,14 @@ Kinds, in the order in which a connection sees them
     BEAT       client   the client lives: its lease is renewed (clients/fencing.py). No answer. It
                         has nothing, or the 96 words of the client's counts (slots.py), which
                         the server puts into its slot
+    ENROL      server   of memory away from the control segment: its ledger, nodes and address
+                        (ledger.py)
+    WORDS      server   the answer to ENROL; or unasked, to the server that has sent one
+    TAKEN      server   the answer to these
     JUDGE      client   HOST:PORT of another server of the pool, which this client has lost. Sent
                         when no phase is under way, to the server of the control segment
     VERDICT    server   one byte: whether that server answers this one, and has the same pool
+    A server that sends ENROL or WORDS connects as a client does, but with a proof of its own.
 
 Verb, 16 bytes and its arguments
     0    u8    operation
@@ -39,6 +44,9 @@ Verb, 16 bytes and its arguments
     the connection changes anything unless that word is the argument (`Endpoint.guard`).
     ATTACH: use the memory of the address's node as long as the argument is its state word.
     BACK: have pages for these bytes; the result is 1, or 0 if there is no room.
+    EVICT: the address is a client's slot, and the argument its state word. The client is to be
+    DYING (ledger.py); the result is 1 once it is, or has another word, and 0 until then.
+    MAKE: new memory, of the generation that is the argument, for the address's node.
 
 Answer, after the header
     16   u8    status
@@ -91,6 +99,9 @@ ANSWER: Final = 6
 BEAT: Final = 7
 JUDGE: Final = 8
 VERDICT: Final = 9
+ENROL: Final = 10
+WORDS: Final = 11
+TAKEN: Final = 12
 
 READ: Final = 1
 WRITE: Final = 2
@@ -106,10 +117,13 @@ MCAS: Final = 11
 GUARD: Final = 12
 ATTACH: Final = 13
 BACK: Final = 14
+EVICT: Final = 15
+MAKE: Final = 16
 
 OPERATIONS: Final = {
     READ: 0, WRITE: 0, WRITE_IF: 2, LOAD: 0, STORE: 1, SWAP: 1, CAS: 2, CAS_IF: 4, FAA: 1,
     FETCH_OR: 1, MCAS: 4, GUARD: 1, ATTACH: 1, BACK: 0,
+    EVICT: 1, MAKE: 1,
 }  # fmt: skip
 """Of each operation, the number of its arguments."""
 QUIET: Final = 1
@@ -126,6 +140,7 @@ STATUS_SIZE: Final = 8
 NONCE_SIZE: Final = 32
 PROOF_SIZE: Final = 32
 NODES_SIZE: Final = 32
+"""The nodes that a server has, as bits; that of the control segment, if it has that mapped."""
 NAME_MAX: Final = 255
 SECRET_MIN: Final = 16
 ROOM: Final = MESSAGE_MAX - HEADER_SIZE
@@ -148,8 +163,9 @@ def nodes_of(bits: bytes) -> frozenset[int]:
 
 
 def proof(secret: bytes, side: bytes, challenge: bytes, nonce: bytes, name: bytes) -> bytes:
-    """The proof that a side has the secret: b"client", b"server", or b"judge", a server that asks
-    whether another one lives. None passes for another one, nor for another connection: each side
+    """The proof that a side has the secret: b"client", b"server"; or a server that connects to
+    another one: b"judge", to find out whether it lives, b"node" to enrol, b"control" to tell it
+    WORDS. None passes for another one, nor for another connection: each side
     has drawn one of the nonces."""
     return hmac.new(secret, b"limpet " + side + challenge + nonce + name, hashlib.sha256).digest()
 

@@ -25,8 +25,9 @@ def run(*scenes: str) -> tuple[int, str]:
 
 
 @pytest.mark.soak("servers and clients in network namespaces, for seconds")
-def test_short_run_ends_well_and_leaves_nothing() -> None:
-    status, out = run("all_is_well", "clients_are_lost")
+@pytest.mark.parametrize("how", [(), ("apart",)])
+def test_short_run_ends_well_and_leaves_nothing(how: tuple[str, ...]) -> None:
+    status, out = run(*how, "all_is_well", "clients_are_lost")
     if out.startswith("rack-net skipped: "):
         assert (status, len(out.splitlines())) == (0, 1)
         pytest.skip(out.strip())

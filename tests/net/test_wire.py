@@ -243,16 +243,16 @@ def test_wrong_url_is_refused(url: str) -> None:
 
 
 def test_pool_on_other_hosts_is_made_and_destroyed_there() -> None:
-    with pytest.raises(limpet.ParameterError, match="made, served, listed, destroyed"):
+    with pytest.raises(limpet.ParameterError, match="made, served, listed and destroyed"):
         limpet.create("net://127.0.0.1:7001/demo")
-    with pytest.raises(limpet.ParameterError, match="made, served, listed, destroyed"):
+    with pytest.raises(limpet.ParameterError, match="made, served, listed and destroyed"):
         limpet.destroy("net://127.0.0.1:7001/demo")
-    with pytest.raises(limpet.ParameterError, match="made, served, listed, destroyed"):
+    with pytest.raises(limpet.ParameterError, match="made, served, listed and destroyed"):
         list_pools("net://127.0.0.1:7001/demo")
 
 
 def test_pool_on_other_hosts_is_served_there() -> None:
-    with pytest.raises(limpet.ParameterError, match="made, served, listed, destroyed"):
+    with pytest.raises(limpet.ParameterError, match="made, served, listed and destroyed"):
         Server("net://127.0.0.1:7001/demo", "127.0.0.1", 0, SECRET)
 
 

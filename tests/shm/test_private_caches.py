@@ -135,7 +135,9 @@ ATOMICS: Final[dict[str, Callable[[Any], object]]] = {
 """Atomics are made in the hardware-coherent range only: elsewhere they are refused."""
 OTHERS: Final = {
     "attach", "watch_states", "expect", "expected", "release", "detach", "guard", "make_durable",
-    "lost", "failed", "wait", "begin", "end", "background", "begin_idle", "begin_last", "adopted",
+    "give_up",  # a cas
+    "see_states", "lost", "failed", "wait", "begin", "end", "background", "begin_idle",
+    "begin_last", "adopted",
     "counters", "reset_counters", "count_at", "pause", "microseconds", "futex_wake",
     "result",  # of a ticket
     "place_of",  # for a thread that sleeps at words without verbs
