@@ -3,7 +3,6 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.layout cimport *
-from limpet.stores.rcuckoo.rows cimport Rows
 
 cdef class LockJournal:
     cdef readonly Endpoint endpoint
@@ -13,15 +12,17 @@ cdef class LockJournal:
     cdef u64[::1] held
     cdef u64[::1] path
     cdef u64 steps
-    cdef u64 entry_words
 
     cpdef int adopt(self, u64 ident) except -1
     cdef u64 _state(self, u64 path) noexcept
     @cython.locals(index=u64)
     cpdef int post_held(self, u64[::1] words, u64 count) except -1
-    cpdef int step(self, u64 row, u64 slot, u64 version) noexcept
-    @cython.locals(at=u64, index=u64, size=u64)
-    cpdef int post_path(self, Rows rows, u64 place, u64 slot) except -1
+    cpdef int step(self, u64 row, u64 slot, u64 sequence) noexcept
+    @cython.locals(size=u64)
+    cpdef int post_path(self, u64 tag, bytes key, bytes value, u64 reference) except -1
+    cpdef int post_empty(self) except -1
+    @cython.locals(size=u64, count=Py_ssize_t)
+    cdef int _post(self, u64 sizes, bytes key, bytes value, u64 reference) except -1
 
 cdef class Locks:
     cdef readonly Endpoint endpoint

@@ -1,10 +1,16 @@
 """Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
 A key is looked up by reading both of its rows in one phase, by one covering read if they are
-adjacent. An entry is valid if its row is whole. Before a key counts as missing, the versions of
-both rows are read again: between the two reads it may have been moved from the row that was read
-later to the one that was read first (C3). A long value is read from its extent. `get_many` has the
-same two phases for all of its keys.
+adjacent: the sequences of both, the rows, the sequences again. An entry is valid if its row is
+whole, and had the same sequence before and after. A key is missing if both rows are and had: they
+were as they were read at the moment between the last row and the first of the later sequences. So
+an entry that moves from the row that was read later to the one that was read first is not missed
+(C3); the paper reads no version again. A long value is read from its extent, in a second phase.
+`get_many` has the same phases for all of its keys.
+
+Where memory is mapped and hardware-coherent, a client looks at the rows where they are, copies the
+value, and reads the sequences again after that (`stands`), by verbs of the background, as every get
+without a pin does (inline.py).
 """
 
 from __future__ import annotations
@@ -13,45 +19,49 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT
 from limpet.shm.endpoint.states import former
-from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineIndex
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, DONE, MISSING
-from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
+from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.rows import DependentHash, Rows
-
-SPARE: Final = 2
-"""A place in `rows` behind those of a key's two rows; and the next one."""
-
+from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
 
 class KeyRows:
     """The two rows of a key, and its entry in them.
 
-    `hash`: of the key. `table`: its number. `first`, `second`: its rows. `at`: the places in `Rows`
-    that they are read to, this one and the next; `at_first`, `at_second`: those of each. `place`,
-    `slot`: of its entry there, if it was found. It is valid within the operation that has chosen
-    it; outside of that it only guides the wait.
+    `hash`: of the key. `table`: its number. `first`, `second`: its rows; `one`, `two`: these as
+    they were read. `row`, `slot`: of its entry, if it was found; else `slot` is -1. `value`: of the
+    entry, `reference`: to its extent, or 0. It is valid within the operation that has chosen it;
+    outside of that it only guides the wait.
+
+    `in_place`: the rows are looked at where they are.
     """
 
-    def __init__(self, at: int = 0) -> None:
+    def __init__(self, rows: Rows, in_place: bool) -> None:
+        self.in_place = in_place
         self.hash = 0
         self.table = 0
         self.first = 0
         self.second = 0
-        self.at = at
-        self.at_first = at
-        self.at_second = at + 1
-        self.place = 0
-        self.slot = 0
-        self.ticket_first = 0
-        self.ticket_second = 0
-        """Of the versions that are read again."""
+        self.wide = rows.image(2, in_place)
+        self.narrow = rows.image(1, in_place)
+        """What is read: both rows if they are adjacent, or the first one; the second one."""
+        self.one = Row(rows.parameters, self.wide)
+        self.two = Row(rows.parameters, self.narrow)
+        self.row = self.one
+        self.slot = -1
+        self.value = b""
+        self.reference = 0
+        self.before_one = 0
+        self.before_two = 0
+        self.after_one = 0
+        self.after_two = 0
+        """Tickets of the sequences: those before and those after the rows."""
 
 
 class Lookup(InlineIndex):
@@ -74,10 +84,11 @@ class Lookup(InlineIndex):
         self.rows_at = parameters.rows_at(clients)
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
-        self.rows = Rows(pool.endpoint, parameters)
-        self.journal = LockJournal(pool.endpoint, parameters.entry_words)
+        self.rows = Rows(pool.endpoint, parameters, not pool.parameters.coherent)
+        self.in_place = pool.is_in_place
+        self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, pool.client, parameters, self.journal)
-        self.found = KeyRows()
+        self.found = KeyRows(self.rows, self.in_place)
         self.batch: list[KeyRows] = []
         self.extents: list[Objects] = []
         """For each key of a batch, its rows and a reader of its extent, once they are needed."""
@@ -92,30 +103,31 @@ class Lookup(InlineIndex):
     def find_once(self, key: bytes, attempt: int) -> int:
         found = self.found
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if self.find(found, key):
-            if self.rows.is_whole(found.place):
-                return DONE
-            self.locks.wait_for(self.row_at(found, found.place))
-        elif self.are_settled(found):
-            return MISSING
-        if attempt > LOOKS_MAX and self.is_damaged(found):
+        outcome = self.look_up(found, key)
+        if outcome == AGAIN and attempt > LOOKS_MAX and self.is_damaged(found):
             raise self.damaged(found)
-        return AGAIN
+        return outcome
 
     def glance(self, key: bytes) -> int:
         found = self.found
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if self.find(found, key):
-            proven = self.rows.is_whole(found.place) and not self.is_object()
-            return DONE if proven else AGAIN
-        return MISSING if self.are_settled(found) else AGAIN
+        if not self.find(found, key):
+            return MISSING
+        self.take(found)
+        return AGAIN if found.reference else DONE
+
+    def proves(self, endpoint: Any, drops: int) -> bool:
+        found = self.found
+        missing = found.slot < 0
+        one, two = missing or found.row is found.one, missing or found.row is found.two
+        return self._stands(found, one, two, DROPS, drops)
 
     def is_object(self) -> bool:
-        return not self.header(self.found) & INLINE
+        return self.found.reference != 0
 
     def value_found(self) -> bytes:
         return self.value(self.found)
@@ -125,7 +137,8 @@ class Lookup(InlineIndex):
         busy = []
         later = []
         start = len(found)
-        self._make_batch(len(keys))
+        while len(self.batch) < len(keys):
+            self.batch.append(KeyRows(self.rows, self.in_place))
         for index, key in enumerate(keys):
             at = self.batch[index]
             self.choose(at, key)
@@ -133,41 +146,29 @@ class Lookup(InlineIndex):
         for index in range(len(keys)):
             at = self.batch[index]
             self.enter_table(self.tables[at.table])
-            self.post(at)
+            self.post_proven(at)
         self.endpoint.wait()
         for index, key in enumerate(keys):
             at = self.batch[index]
+            self.enter_table(self.tables[at.table])
+            outcome = self.look_up(at, key)
             value = None
-            if not self.find(at, key):
-                self.enter_table(self.tables[at.table])
-                self._post_versions(at)
-                later.append(index)
-            elif not self.rows.is_whole(at.place):
+            if outcome == AGAIN:
                 busy.append(start + index)
-            elif self.header(at) & INLINE:
-                value = self.rows.value(at.place, at.slot)
-            else:
-                self._extent(index).post(self.header(at) & REFERENCE_MASK)
-                later.append(index)
+            elif outcome == DONE:
+                if at.reference:
+                    self._extent(index).post(at.reference)
+                    later.append(index)
+                else:
+                    value = at.value
             found.append(value)
         if later:
             self.endpoint.wait()
         for index in later:
-            at = self.batch[index]
-            if at.slot >= 0:
-                extent = self._extent(index)
-                extent.arrived()
-                found[start + index] = extent.value()
-            elif not self._are_whole(at) or not self._are_unchanged(at):
-                busy.append(start + index)
+            extent = self._extent(index)
+            extent.arrived()
+            found[start + index] = extent.value()
         return busy
-
-    def _make_batch(self, count: int) -> None:
-        """Have places for the rows of so many keys."""
-        while len(self.batch) < count:
-            self.batch.append(KeyRows(2 * len(self.batch)))
-        # ORDER: before any row is read there.
-        self.rows.room(2 * count)
 
     def _extent(self, index: int) -> Objects:
         """The reader of the extent of this key of a batch."""
@@ -200,86 +201,119 @@ class Lookup(InlineIndex):
         self.locks.base = base + self.locks_at
 
     def prefetch(self, found: KeyRows) -> None:
-        """Prefetch a key's rows."""
-        size = 8 * self.rows.row_words
-        self.endpoint.prefetch(self.rows.address(found.first), size)
-        self.endpoint.prefetch(self.rows.address(found.second), size)
+        """Prefetch the header lines of a key's rows."""
+        self.endpoint.prefetch(self.rows.address(found.first), 8 * HEAD_WORDS)
+        self.endpoint.prefetch(self.rows.address(found.second), 8 * HEAD_WORDS)
 
     def post(self, found: KeyRows) -> None:
-        """Post the reads of the key's rows to its places; of adjacent ones one covering read."""
+        """Post the reads of the key's rows; of adjacent ones one covering read."""
         rows = self.rows
-        found.at_first = found.at
-        found.at_second = found.at + 1
+        size = rows.row_words
         if found.second == found.first + 1:
-            rows.post(found.at, found.first, 2)
+            rows.post(found.wide, found.first, 2)
+            found.one.look_at(found.wide, 0)
+            found.two.look_at(found.wide, size)
         elif found.first == found.second + 1:
-            found.at_first, found.at_second = found.at_second, found.at_first
-            rows.post(found.at, found.second, 2)
+            rows.post(found.wide, found.second, 2)
+            found.one.look_at(found.wide, size)
+            found.two.look_at(found.wide, 0)
         else:
-            self.endpoint.prefetch(rows.address(found.second), 8 * rows.row_words)
-            rows.post(found.at_first, found.first, 1)
-            rows.post(found.at_second, found.second, 1)
+            rows.post(found.wide, found.first, 1)
+            rows.post(found.narrow, found.second, 1)
+            found.one.look_at(found.wide, 0)
+            found.two.look_at(found.narrow, 0)
+
+    def post_proven(self, found: KeyRows) -> None:
+        """Post these reads between loads of the rows' sequences; `look_up`, after `wait`."""
+        endpoint, rows = self.endpoint, self.rows
+        first, second = rows.address(found.first), rows.address(found.second)
+        # ORDER: the sequences, both rows, the sequences.
+        found.before_one = endpoint.post_load(first)
+        found.before_two = endpoint.post_load(second)
+        self.post(found)
+        if not found.in_place:
+            found.after_one = endpoint.post_load(first)
+            found.after_two = endpoint.post_load(second)
 
     def find(self, found: KeyRows, key: bytes) -> bool:
-        """Whether the rows that were read have the key; `place` and `slot` are its entry's then."""
-        fingerprint = found.hash & 0xFF
-        found.place = found.at_first
-        found.slot = self.rows.find(found.place, key, fingerprint)
+        """Whether the rows that were read have the key; `row` and `slot` are its entry's then."""
+        tag = found.hash & 0xFF
+        found.row = found.one
+        found.slot = found.row.find(key, tag)
         if found.slot < 0:
-            found.place = found.at_second
-            found.slot = self.rows.find(found.place, key, fingerprint)
+            found.row = found.two
+            found.slot = found.row.find(key, tag)
         return found.slot >= 0
 
-    def row_at(self, found: KeyRows, place: int) -> int:
-        """The row of the key that was read to this one of its places."""
-        return found.first if place == found.at_first else found.second
+    def take(self, found: KeyRows) -> None:
+        """Copy what the entry that was found has: `value`, or `reference`."""
+        found.reference = found.row.reference(found.slot)
+        found.value = found.row.value(found.slot)
 
-    def are_settled(self, found: KeyRows) -> bool:
-        """Whether both rows are whole, and have not changed since both were read; a phase, if they
-        are whole.
+    def number(self, found: KeyRows) -> int:
+        """The number of the row with the entry that was found."""
+        return found.first if found.row is found.one else found.second
 
-        So at the end of that read the key's state in both rows was the one that was read.
-        """
-        if not self._are_whole(found):
+    def look_up(self, found: KeyRows, key: bytes) -> int:
+        """After the phase of `post_proven`: DONE: the key was found in a row that is proven;
+        MISSING: it is in neither, and both are; AGAIN: one is being written, whose lock we wait
+        for."""
+        there = self.find(found, key)
+        if there:
+            self.take(found)
+        if self.is_proven(found, not there):
+            return DONE if there else MISSING
+        return AGAIN
+
+    def is_proven(self, found: KeyRows, both: bool) -> bool:
+        """After the phase of `post_proven`, and all looks: whether the row with the entry that was
+        found, or both rows, were whole and the same from before to after; else we wait for the lock
+        of one that was not."""
+        one = both or found.row is found.one
+        two = both or found.row is found.two
+        if found.in_place:
+            proven = self._stands(found, one, two, 0, 0)
+        else:
+            proven = (not one or self._is_copied(found.one, found.before_one, found.after_one)) and (
+                not two or self._is_copied(found.two, found.before_two, found.after_two)
+            )
+        if not proven:
+            odd = self.endpoint.result(found.before_two) & 1
+            self.locks.wait_for(found.second if not one or (two and odd) else found.first)
+        return proven
+
+    def _is_copied(self, row: Row, before: int, after: int) -> bool:
+        """Whether a copy of a row is of a time in which its sequence did not change."""
+        sequence = self.endpoint.result(before)
+        if sequence & 1 or self.endpoint.result(after) != sequence:
             return False
-        self._post_versions(found)
-        self.endpoint.wait()
-        return self._are_unchanged(found)
+        return not self.rows.summed or (row.sequence() == sequence and self.rows.is_whole(row))
 
-    def _are_whole(self, found: KeyRows) -> bool:
-        """Whether both rows are whole; else we wait for the lock of one that is not."""
-        for place in range(found.at, found.at + 2):
-            if not self.rows.is_whole(place):
-                self.locks.wait_for(self.row_at(found, place))
-                return False
-        return True
-
-    def _post_versions(self, found: KeyRows) -> None:
-        """Post loads of the rows' versions."""
-        # ORDER: after both rows were read.
-        found.ticket_first = self.endpoint.post_load(self.rows.trailer(found.first))
-        found.ticket_second = self.endpoint.post_load(self.rows.trailer(found.second))
-
-    def _are_unchanged(self, found: KeyRows) -> bool:
-        """After the phase of `_post_versions`: whether they are as they were read with the rows."""
-        self.locks.wait_for(found.first)
-        first = self.endpoint.result(found.ticket_first)
-        second = self.endpoint.result(found.ticket_second)
-        rows = self.rows
-        return first == rows.version(found.at_first) and second == rows.version(found.at_second)
+    def _stands(self, found: KeyRows, one: bool, two: bool, drops_at: int, drops: int) -> bool:
+        """Whether these rows were whole, and have not changed since `post_proven`, and the word at
+        `drops_at`, if there is one, is `drops`."""
+        rows, endpoint = self.rows, self.endpoint
+        if one:
+            first, before = rows.address(found.first), endpoint.result(found.before_one)
+        else:
+            first, before = rows.address(found.second), endpoint.result(found.before_two)
+        second, then = first, before
+        if one and two:
+            second, then = rows.address(found.second), endpoint.result(found.before_two)
+        if (before | then) & 1:
+            return False
+        if not drops_at:
+            drops_at, drops = first, before
+        # ORDER: after all looks.
+        return endpoint.stands(first, before, second, then, first, before, drops_at, drops)
 
     # ---- the entry ------------------------------------------------------------------------------
 
-    def header(self, found: KeyRows) -> int:
-        """The header of the entry that was found."""
-        return self.rows.header(found.place, found.slot)
-
     def value(self, found: KeyRows) -> bytes:
-        """The value of the entry that was found; of an extent, a phase."""
-        header = self.header(found)
-        if header & INLINE:
-            return self.rows.value(found.place, found.slot)
-        self.objects.post(header & REFERENCE_MASK)
+        """The value that was taken; of an extent, a phase."""
+        if not found.reference:
+            return found.value
+        self.objects.post(found.reference)
         self.endpoint.wait()
         self.objects.arrived()
         return self.objects.value()
@@ -287,55 +321,47 @@ class Lookup(InlineIndex):
     def copies_of(self, found: KeyRows, key: bytes) -> int | None:
         """The number of its rows that have a key; None: they are being changed."""
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if not self.are_settled(found):
-            return None
-        first = self.rows.find(0, key, found.hash & 0xFF) >= 0
-        return int(first) + (self.rows.find(1, key, found.hash & 0xFF) >= 0)
+        tag = found.hash & 0xFF
+        copies = int(found.one.find(key, tag) >= 0) + (found.two.find(key, tag) >= 0)
+        return copies if self.is_proven(found, True) else None
 
-    def header_of(self, found: KeyRows, key: bytes) -> int | None:
-        """The header of a key's entry; 0: it has none; None: its rows are being changed."""
+    def link_of(self, found: KeyRows, key: bytes) -> int | None:
+        """The reference in a key's entry; 0: it has none; None: its rows are being changed."""
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        there = self.find(found, key)
-        if not self.are_settled(found):
-            return None
-        return self.header(found) if there else 0
+        reference = found.row.reference(found.slot) if self.find(found, key) else 0
+        return reference if self.is_proven(found, True) else None
 
     # ---- damage ---------------------------------------------------------------------------------
 
     def is_damaged(self, found: KeyRows) -> bool:
-        """Whether one of the rows that were read is not whole, and no client is writing it."""
-        for place in range(found.at, found.at + 2):
-            if not self.rows.is_whole(place) and self.is_torn(self.row_at(found, place)):
-                return True
-        return False
+        """Whether one of the rows is not whole, and no client is writing it."""
+        return self.is_torn(found.first) or self.is_torn(found.second)
 
-    def is_torn(self, row: int) -> bool:
+    def is_torn(self, number: int) -> bool:
         """Whether a row of the present table is not whole, and no client is writing it.
 
         "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
         another one begin, between them. So the row is read once more after its lock: if a client
-        had been writing it at the first read, it would have another version by now.
+        had been writing it at the first read, it would have another sequence by now.
         """
         rows, locks = self.rows, self.locks
-        rows.room(SPARE + 2)
-        rows.read(SPARE, row, 1)
-        if rows.is_whole(SPARE):
+        row = rows.read(number)
+        if rows.is_whole(row):
             return False
-        locks.wait_for(row)
+        locks.wait_for(number)
         # ORDER: the row, its lock, the row again.
         if self.endpoint.load(locks.busy):
             return False
-        rows.read(SPARE + 1, row, 1)
-        return rows.is_same(SPARE, SPARE + 1)
+        return rows.is_same(row, rows.read(number))
 
     def damaged(self, found: KeyRows) -> StoreCorrupt:
         """The error when `is_damaged`."""
         return StoreCorrupt(
-            f"{self.name}: row {found.first} or {found.second} of table {found.table} does not "
-            "match its CRC, and no client is writing it: memory was damaged. Other keys can be "
-            "read; destroy the pool"
+            f"{self.name}: row {found.first} or {found.second} of table {found.table} is not whole, "
+            "and no client is writing it: memory was damaged. Other keys can be read; destroy the "
+            "pool"
         )

@@ -1,8 +1,6 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport (
-    Endpoint, crc_pair, lowest_bit, u64, words_bytes, words_equal, words_put,
-)
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, crc_pair, lowest_bit, u64, words_put
 from limpet.stores.rcuckoo.layout cimport *
 
 cdef u64 MASK
@@ -10,6 +8,8 @@ cdef u64 MIX_FIRST
 cdef u64 MIX_SECOND
 cdef u64 MIX_THIRD
 cdef int RANGES
+cdef u64 ONES
+cdef u64 LOW
 
 cdef class DependentHash:
     cdef readonly u64 rows
@@ -21,48 +21,72 @@ cdef class DependentHash:
     cpdef int place(self, u64 hashed) except -1
     cpdef u64 other(self, u64 hashed, u64 row) except? 0
 
+@cython.final
+cdef class Row:
+    cdef readonly Image image
+    cdef readonly Py_ssize_t at
+    cdef Py_ssize_t entry_words
+    cdef Py_ssize_t key_max
+    cdef Py_ssize_t value_max
+
+    cpdef int look_at(self, Image image, Py_ssize_t at) except -1
+    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 sequence(self) except? 0xFEEDFACEDEADBEA7
+    cpdef int size(self, int slot) except -1
+    @cython.locals(image=Image, at=Py_ssize_t, differ=u64, left=u64, slot=int, size=int)
+    cpdef int find(self, bytes key, u64 tag) except -2
+    @cython.locals(slot=int)
+    cpdef int vacant(self) except -2
+    @cython.locals(at=Py_ssize_t)
+    cdef Py_ssize_t _key_at(self, int slot, int size) noexcept
+    cdef Py_ssize_t _key_size(self, int slot) except -1
+    cpdef u64 tag(self, int slot) except? 0xFEEDFACEDEADBEA7
+    cpdef bytes key(self, int slot)
+    cpdef u64 reference(self, int slot) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(size=int, at=Py_ssize_t)
+    cpdef bytes value(self, int slot)
+
 cdef class Rows:
     cdef readonly Endpoint endpoint
+    cdef readonly object parameters
+    cdef readonly bint summed
     cdef public u64 base
     cdef readonly u64 entry_words
     cdef readonly u64 row_words
-    cdef readonly u64 key_bytes
-    cdef readonly u64 value_bytes
-    cdef readonly u64[::1] words
+    cdef u64[::1] words
+    cdef u64[::1] link
 
     cpdef u64 address(self, u64 row) noexcept
     cpdef u64 slot_address(self, u64 row, u64 slot) noexcept
-    cpdef u64 trailer(self, u64 row) noexcept
-    @cython.locals(more='long long')
-    cpdef int room(self, long long places) except -1
-    @cython.locals(size=u64)
-    cpdef int read(self, u64 place, u64 row, u64 count=*) except -1
-    @cython.locals(size=u64)
-    cpdef int post(self, u64 place, u64 row, u64 count=*) except -1
-    @cython.locals(start=u64, last=u64)
-    cpdef bint is_whole(self, u64 place) except -1
-    @cython.locals(one=u64, two=u64, index=u64)
-    cpdef bint is_same(self, u64 place, u64 other) except -1
-    cpdef u64 version(self, u64 place) noexcept
-    cpdef u64 header(self, u64 place, u64 slot) noexcept
-    @cython.locals(at=u64, slot=int, header=u64)
-    cpdef int find(self, u64 place, bytes key, u64 fingerprint) except -2
-    @cython.locals(at=u64, slot=int)
-    cpdef int vacant(self, u64 place) except -2
-    @cython.locals(at=u64)
-    cpdef bytes key(self, u64 place, u64 slot)
-    @cython.locals(at=u64, length=u64)
-    cpdef bytes value(self, u64 place, u64 slot)
-    @cython.locals(header=u64, length=u64)
-    cpdef int put_inline(self, u64 place, u64 slot, u64 fingerprint, bytes key, bytes value) except -1
-    cpdef int put_extent(self, u64 place, u64 slot, u64 fingerprint, bytes key, u64 reference) except -1
-    @cython.locals(at=u64)
-    cdef int _put(self, u64 place, u64 slot, u64 header, bytes key, bytes value) except -1
-    @cython.locals(at=u64, index=u64)
-    cpdef int clear(self, u64 place, u64 slot) except -1
-    @cython.locals(to=u64, at=u64, index=u64)
-    cpdef int copy(self, u64 place, u64 slot, u64 source, u64 source_slot) except -1
-    @cython.locals(at=u64)
-    cpdef int load_entry(self, u64 place, u64 slot, u64 address) except -1
-    @cython.locals(start=u64, last=u64, at=u64)
-    cpdef int post_write(self, u64 place, u64 row, u64 slot, u64 version) except -1
+    cpdef Image image(self, Py_ssize_t count, bint in_place)
+    cpdef int post(self, Image image, u64 row, Py_ssize_t count) except -1
+    cpdef Row read(self, u64 row)
+    @cython.locals(sequence=u64, found=Row)
+    cpdef Row read_whole(self, u64 row)
+    cpdef bint is_whole(self, Row row) except -1
+    @cython.locals(words=u64[::1], there=u64, found=u64)
+    cdef u64 _sum(self, Row row) except? 0xFEEDFACEDEADBEA7
+    cpdef bint is_same(self, Row row, Row later) except -1
+    @cython.locals(words=u64[::1], at=Py_ssize_t, size=u64)
+    cpdef int post_entry(
+        self, Row row, u64 number, u64 slot, u64 sequence, u64 tag, bytes key, bytes value,
+        u64 reference
+    ) except -1
+    cpdef int post_empty(self, Row row, u64 number, u64 slot, u64 sequence) except -1
+    @cython.locals(words=u64[::1], shift=u64, at=Py_ssize_t, ones=u64)
+    cdef int _post_head(
+        self, Row row, u64 number, u64 slot, u64 sequence, u64 tag, u64 key_size, u64 size
+    ) except -1
+    @cython.locals(index=Py_ssize_t)
+    cdef int _add_sum(self, Row row, u64 sequence) except -1
+    cdef int _post_sequence(self, u64 number) except -1
+
+cdef class LockedRows:
+    cdef Rows rows
+    cdef u64 size
+    cdef bint in_place
+    cdef list images
+    cdef Row view
+
+    cpdef int post(self, int run, u64 row, u64 count) except -1
+    cpdef Row row(self, int run, u64 offset)
