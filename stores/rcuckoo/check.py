@@ -221,7 +221,7 @@ class RcuckooCheck:
     def _wrong(self, table: int, number: int, row: Any, slot: int) -> str:
         """The fault of an entry, or "" if it has none."""
         store, key = self.store, row.key(slot)
-        hashed, size = hash64(key), row.word(KEY_SIZES) >> 8 * slot & 0xFF
+        hashed, size = hash64(key), row.head[KEY_SIZES] >> 8 * slot & 0xFF
         if size > store.key_size:
             return f"a key of {size} bytes"
         if row.tag(slot) != hashed & 0xFF:

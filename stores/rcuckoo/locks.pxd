@@ -4,6 +4,7 @@ from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.layout cimport *
 
+@cython.final
 cdef class LockJournal:
     cdef readonly Endpoint endpoint
     cdef public u64 at
@@ -24,6 +25,7 @@ cdef class LockJournal:
     @cython.locals(size=u64, count=Py_ssize_t)
     cdef int _post(self, u64 sizes, bytes key, bytes value, u64 reference) except -1
 
+@cython.final
 cdef class Locks:
     cdef readonly Endpoint endpoint
     cdef readonly Client client

@@ -9,22 +9,25 @@ from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.rows cimport DependentHash, Row, Rows
 
+@cython.final
 cdef class KeyRows:
-    cdef readonly bint in_place
+    cdef readonly bint direct
     cdef readonly u64 hash
     cdef public u64 table
     cdef readonly u64 first
     cdef readonly u64 second
-    cdef Image wide
-    cdef Image narrow
+    cdef u64 first_at
+    cdef u64 second_at
     cdef readonly Row one
     cdef readonly Row two
+    cdef Image wide
+    cdef Image narrow
     cdef readonly Row row
     cdef readonly int slot
     cdef bytes value
     cdef u64 reference
-    cdef readonly u64 before_one
-    cdef readonly u64 before_two
+    cdef u64 before_one
+    cdef u64 before_two
     cdef u64 after_one
     cdef u64 after_two
 
@@ -37,9 +40,10 @@ cdef class Lookup(InlineIndex):
     cdef readonly u64 locks_at
     cdef readonly u64 rows_at
     cdef readonly u64 row_count
+    cdef u64 row_size
     cdef readonly DependentHash places
     cdef readonly Rows rows
-    cdef readonly bint in_place
+    cdef readonly bint direct
     cdef readonly LockJournal journal
     cdef readonly Locks locks
     cdef readonly KeyRows found
@@ -53,36 +57,56 @@ cdef class Lookup(InlineIndex):
     @cython.locals(found=KeyRows, missing=bint, one=bint, two=bint)
     cdef bint proves(self, Endpoint endpoint, u64 drops) except -1
     cdef bint is_object(self) except -1
+    @cython.locals(found=KeyRows)
     cpdef bytes value_found(self)
     @cython.locals(
         at=KeyRows, key=bytes, value=bytes, index=Py_ssize_t, start=Py_ssize_t, extent=Objects,
         busy=list, later=list, outcome=int,
     )
     cpdef list get_batch(self, list keys, list found)
+    @cython.final
     cdef Objects _extent(self, Py_ssize_t index)
+    @cython.final
+    @cython.locals(places=DependentHash, base=u64)
     cdef int choose(self, KeyRows found, bytes key) except -1
+    @cython.final
     cdef u64 table_of(self, u64 hashed) noexcept
     cpdef int node_of(self, bytes key) except -1
     cpdef int enter_table(self, u64 base) except -1
+    @cython.final
     cdef int prefetch(self, KeyRows found) except -1
-    @cython.locals(rows=Rows, size=u64)
+    @cython.final
+    @cython.locals(rows=Rows)
     cdef int post(self, KeyRows found) except -1
-    @cython.locals(endpoint=Endpoint, rows=Rows, first=u64, second=u64)
+    @cython.final
+    @cython.locals(size=Py_ssize_t, is_wide=bint)
+    cdef int arrive(self, KeyRows found) except -1
+    @cython.final
+    @cython.locals(endpoint=Endpoint)
     cdef int post_proven(self, KeyRows found) except -1
+    @cython.final
     @cython.locals(tag=u64)
     cdef bint find(self, KeyRows found, bytes key) except -1
+    @cython.final
+    @cython.locals(row=Row)
     cdef int take(self, KeyRows found) except -1
+    @cython.final
     cdef u64 number(self, KeyRows found) noexcept
+    @cython.final
     @cython.locals(there=bint)
     cdef int look_up(self, KeyRows found, bytes key) except -1
+    @cython.final
     @cython.locals(one=bint, two=bint, proven=bint, odd=bint)
     cdef bint is_proven(self, KeyRows found, bint both) except -1
+    @cython.final
     @cython.locals(sequence=u64)
     cdef bint _is_copied(self, Row row, u64 before, u64 after) except -1
-    @cython.locals(rows=Rows, endpoint=Endpoint, first=u64, before=u64, second=u64, then=u64)
+    @cython.final
+    @cython.locals(first=u64, before=u64, second=u64, then=u64)
     cdef bint _stands(
         self, KeyRows found, bint one, bint two, u64 drops_at, u64 drops
     ) except -1
+    @cython.final
     cdef bytes value(self, KeyRows found)
     @cython.locals(tag=u64, copies=int)
     cpdef copies_of(self, KeyRows found, bytes key)

@@ -26,7 +26,7 @@ from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineIndex
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, DONE, MISSING
-from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX
+from limpet.stores.rcuckoo.layout import EXTENT, HEAD_WORDS, LOOKS_MAX, SEQUENCE
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
@@ -39,20 +39,23 @@ class KeyRows:
     entry, `reference`: to its extent, or 0. It is valid within the operation that has chosen it;
     outside of that it only guides the wait.
 
-    `in_place`: the rows are looked at where they are.
+    `direct`: the rows are looked at where they are (`Row`).
     """
 
-    def __init__(self, rows: Rows, in_place: bool) -> None:
-        self.in_place = in_place
+    def __init__(self, rows: Rows, direct: bool) -> None:
+        self.direct = direct
         self.hash = 0
         self.table = 0
         self.first = 0
         self.second = 0
-        self.wide = rows.image(2, in_place)
-        self.narrow = rows.image(1, in_place)
-        """What is read: both rows if they are adjacent, or the first one; the second one."""
-        self.one = Row(rows.parameters, self.wide)
-        self.two = Row(rows.parameters, self.narrow)
+        self.first_at = 0
+        self.second_at = 0
+        """Addresses of the rows."""
+        self.one = rows.row(direct)
+        self.two = rows.row(direct)
+        self.wide: Any = None if direct else rows.image(2, False)
+        self.narrow: Any = None if direct else rows.image(1, False)
+        """What is read if it is not direct: both rows, or the first one; the second one."""
         self.row = self.one
         self.slot = -1
         self.value = b""
@@ -61,7 +64,7 @@ class KeyRows:
         self.before_two = 0
         self.after_one = 0
         self.after_two = 0
-        """Tickets of the sequences: those before and those after the rows."""
+        """Tickets of the sequences, if it is not direct: those before and those after the rows."""
 
 
 class Lookup(InlineIndex):
@@ -85,10 +88,11 @@ class Lookup(InlineIndex):
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
         self.rows = Rows(pool.endpoint, parameters, not pool.parameters.coherent)
-        self.in_place = pool.is_in_place
+        self.row_size = 8 * parameters.row_words
+        self.direct = pool.is_in_place
         self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, pool.client, parameters, self.journal)
-        self.found = KeyRows(self.rows, self.in_place)
+        self.found = KeyRows(self.rows, self.direct)
         self.batch: list[KeyRows] = []
         self.extents: list[Objects] = []
         """For each key of a batch, its rows and a reader of its extent, once they are needed."""
@@ -115,6 +119,7 @@ class Lookup(InlineIndex):
         self.choose(found, key)
         self.post_proven(found)
         self.endpoint.wait()
+        self.arrive(found)
         if not self.find(found, key):
             return MISSING
         self.take(found)
@@ -123,14 +128,19 @@ class Lookup(InlineIndex):
     def proves(self, endpoint: Any, drops: int) -> bool:
         found = self.found
         missing = found.slot < 0
-        one, two = missing or found.row is found.one, missing or found.row is found.two
-        return self._stands(found, one, two, DROPS, drops)
+        if found.direct:
+            one, two = missing or found.row is found.one, missing or found.row is found.two
+            return self._stands(found, one, two, DROPS, drops)
+        return self.is_proven(found, missing) and endpoint.stands(
+            DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops
+        )
 
     def is_object(self) -> bool:
         return self.found.reference != 0
 
     def value_found(self) -> bytes:
-        return self.value(self.found)
+        found = self.found
+        return self.value(found) if found.reference else found.value
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
         """Append the values of at most BATCH keys; the places of those whose rows are changing."""
@@ -138,7 +148,7 @@ class Lookup(InlineIndex):
         later = []
         start = len(found)
         while len(self.batch) < len(keys):
-            self.batch.append(KeyRows(self.rows, self.in_place))
+            self.batch.append(KeyRows(self.rows, self.direct))
         for index, key in enumerate(keys):
             at = self.batch[index]
             self.choose(at, key)
@@ -183,9 +193,12 @@ class Lookup(InlineIndex):
         found.hash = hash64(key)
         found.table = self.table_of(found.hash)
         self.enter_table(self.tables[found.table])
-        self.places.place(found.hash)
-        found.first = self.places.first
-        found.second = self.places.second
+        places, base = self.places, self.rows.base
+        places.place(found.hash)
+        found.first = places.first
+        found.second = places.second
+        found.first_at = base + self.row_size * found.first
+        found.second_at = base + self.row_size * found.second
 
     def table_of(self, hashed: int) -> int:
         """The table of a key, by its hash."""
@@ -202,38 +215,50 @@ class Lookup(InlineIndex):
 
     def prefetch(self, found: KeyRows) -> None:
         """Prefetch the header lines of a key's rows."""
-        self.endpoint.prefetch(self.rows.address(found.first), 8 * HEAD_WORDS)
-        self.endpoint.prefetch(self.rows.address(found.second), 8 * HEAD_WORDS)
+        self.endpoint.prefetch(found.first_at, 8 * HEAD_WORDS)
+        self.endpoint.prefetch(found.second_at, 8 * HEAD_WORDS)
 
     def post(self, found: KeyRows) -> None:
-        """Post the reads of the key's rows; of adjacent ones one covering read."""
+        """Post the reads of the key's rows; of adjacent ones one covering read. After `wait`,
+        `arrive`."""
         rows = self.rows
-        size = rows.row_words
-        if found.second == found.first + 1:
+        if found.direct:
+            # ORDER: a sequence, the first word of its line, is read first.
+            found.one.address = found.first_at
+            found.two.address = found.second_at
+            self.endpoint.post_read(found.first_at, found.one.head, HEAD_WORDS)
+            self.endpoint.post_read(found.second_at, found.two.head, HEAD_WORDS)
+        elif found.second == found.first + 1:
             rows.post(found.wide, found.first, 2)
-            found.one.look_at(found.wide, 0)
-            found.two.look_at(found.wide, size)
         elif found.first == found.second + 1:
             rows.post(found.wide, found.second, 2)
-            found.one.look_at(found.wide, size)
-            found.two.look_at(found.wide, 0)
         else:
             rows.post(found.wide, found.first, 1)
             rows.post(found.narrow, found.second, 1)
-            found.one.look_at(found.wide, 0)
-            found.two.look_at(found.narrow, 0)
+
+    def arrive(self, found: KeyRows) -> None:
+        """After the phase: have the rows that were read."""
+        if not found.direct:
+            size = self.rows.row_words
+            is_wide = found.second == found.first + 1 or found.first == found.second + 1
+            found.one.arrive(found.wide, size if is_wide and found.second < found.first else 0)
+            if is_wide:
+                found.two.arrive(found.wide, size if found.first < found.second else 0)
+            else:
+                found.two.arrive(found.narrow, 0)
 
     def post_proven(self, found: KeyRows) -> None:
-        """Post these reads between loads of the rows' sequences; `look_up`, after `wait`."""
-        endpoint, rows = self.endpoint, self.rows
-        first, second = rows.address(found.first), rows.address(found.second)
-        # ORDER: the sequences, both rows, the sequences.
-        found.before_one = endpoint.post_load(first)
-        found.before_two = endpoint.post_load(second)
-        self.post(found)
-        if not found.in_place:
-            found.after_one = endpoint.post_load(first)
-            found.after_two = endpoint.post_load(second)
+        """Post these reads so that `is_proven` can say, after `wait`, whether they count."""
+        endpoint = self.endpoint
+        if found.direct:
+            self.post(found)
+        else:
+            # ORDER: the sequences, both rows, the sequences.
+            found.before_one = endpoint.post_load(found.first_at)
+            found.before_two = endpoint.post_load(found.second_at)
+            self.post(found)
+            found.after_one = endpoint.post_load(found.first_at)
+            found.after_two = endpoint.post_load(found.second_at)
 
     def find(self, found: KeyRows, key: bytes) -> bool:
         """Whether the rows that were read have the key; `row` and `slot` are its entry's then."""
@@ -247,8 +272,12 @@ class Lookup(InlineIndex):
 
     def take(self, found: KeyRows) -> None:
         """Copy what the entry that was found has: `value`, or `reference`."""
-        found.reference = found.row.reference(found.slot)
-        found.value = found.row.value(found.slot)
+        row = found.row
+        if row.size(found.slot) == EXTENT:
+            found.reference = row.reference(found.slot)
+        else:
+            found.reference = 0
+            found.value = row.value_there(found.slot)
 
     def number(self, found: KeyRows) -> int:
         """The number of the row with the entry that was found."""
@@ -258,6 +287,7 @@ class Lookup(InlineIndex):
         """After the phase of `post_proven`: DONE: the key was found in a row that is proven;
         MISSING: it is in neither, and both are; AGAIN: one is being written, whose lock we wait
         for."""
+        self.arrive(found)
         there = self.find(found, key)
         if there:
             self.take(found)
@@ -266,46 +296,45 @@ class Lookup(InlineIndex):
         return AGAIN
 
     def is_proven(self, found: KeyRows, both: bool) -> bool:
-        """After the phase of `post_proven`, and all looks: whether the row with the entry that was
-        found, or both rows, were whole and the same from before to after; else we wait for the lock
-        of one that was not."""
+        """After all looks: whether the row with the entry that was found, or both rows, were whole
+        and the same from before to after; else we wait for the lock of one that was not."""
         one = both or found.row is found.one
         two = both or found.row is found.two
-        if found.in_place:
+        if found.direct:
             proven = self._stands(found, one, two, 0, 0)
         else:
             proven = (not one or self._is_copied(found.one, found.before_one, found.after_one)) and (
                 not two or self._is_copied(found.two, found.before_two, found.after_two)
             )
         if not proven:
-            odd = self.endpoint.result(found.before_two) & 1
+            odd = found.two.head[SEQUENCE] & 1
             self.locks.wait_for(found.second if not one or (two and odd) else found.first)
         return proven
 
     def _is_copied(self, row: Row, before: int, after: int) -> bool:
         """Whether a copy of a row is of a time in which its sequence did not change."""
         sequence = self.endpoint.result(before)
-        if sequence & 1 or self.endpoint.result(after) != sequence:
-            return False
-        return not self.rows.summed or (row.sequence() == sequence and self.rows.is_whole(row))
+        return (
+            self.endpoint.result(after) == sequence
+            and row.head[SEQUENCE] == sequence
+            and self.rows.is_whole(row)
+        )
 
     def _stands(self, found: KeyRows, one: bool, two: bool, drops_at: int, drops: int) -> bool:
-        """Whether these rows were whole, and have not changed since `post_proven`, and the word at
-        `drops_at`, if there is one, is `drops`."""
-        rows, endpoint = self.rows, self.endpoint
-        if one:
-            first, before = rows.address(found.first), endpoint.result(found.before_one)
-        else:
-            first, before = rows.address(found.second), endpoint.result(found.before_two)
-        second, then = first, before
-        if one and two:
-            second, then = rows.address(found.second), endpoint.result(found.before_two)
+        """Whether these rows were whole, and have not changed since their header lines were read,
+        and the word at `drops_at`, if there is one, is `drops`."""
+        first, before = found.first_at, found.one.head[SEQUENCE]
+        second, then = found.second_at, found.two.head[SEQUENCE]
+        if not one:
+            first, before = second, then
+        elif not two:
+            second, then = first, before
         if (before | then) & 1:
             return False
         if not drops_at:
             drops_at, drops = first, before
         # ORDER: after all looks.
-        return endpoint.stands(first, before, second, then, first, before, drops_at, drops)
+        return self.endpoint.stands(first, before, second, then, first, before, drops_at, drops)
 
     # ---- the entry ------------------------------------------------------------------------------
 
@@ -323,6 +352,7 @@ class Lookup(InlineIndex):
         self.choose(found, key)
         self.post_proven(found)
         self.endpoint.wait()
+        self.arrive(found)
         tag = found.hash & 0xFF
         copies = int(found.one.find(key, tag) >= 0) + (found.two.find(key, tag) >= 0)
         return copies if self.is_proven(found, True) else None
@@ -332,6 +362,7 @@ class Lookup(InlineIndex):
         self.choose(found, key)
         self.post_proven(found)
         self.endpoint.wait()
+        self.arrive(found)
         reference = found.row.reference(found.slot) if self.find(found, key) else 0
         return reference if self.is_proven(found, True) else None
 

@@ -11,6 +11,7 @@ cdef int RANGES
 cdef u64 ONES
 cdef u64 LOW
 
+@cython.final
 cdef class DependentHash:
     cdef readonly u64 rows
     cdef readonly u64 first
@@ -23,29 +24,40 @@ cdef class DependentHash:
 
 @cython.final
 cdef class Row:
+    cdef Endpoint endpoint
+    cdef readonly bint direct
     cdef readonly Image image
     cdef readonly Py_ssize_t at
+    cdef public u64 address
+    cdef readonly u64[::1] head
     cdef Py_ssize_t entry_words
     cdef Py_ssize_t key_max
     cdef Py_ssize_t value_max
+    cdef Py_ssize_t offset
 
-    cpdef int look_at(self, Image image, Py_ssize_t at) except -1
-    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
-    cpdef u64 sequence(self) except? 0xFEEDFACEDEADBEA7
-    cpdef int size(self, int slot) except -1
-    @cython.locals(image=Image, at=Py_ssize_t, differ=u64, left=u64, slot=int, size=int)
+    @cython.locals(index=Py_ssize_t)
+    cpdef int arrive(self, Image image, Py_ssize_t at) except -1
+    cpdef u64 sequence(self) noexcept
+    cpdef int size(self, int slot) noexcept
+    @cython.locals(at=Py_ssize_t, scope=bint)
+    cdef int _look_at(self, int slot) except -1
+    @cython.locals(differ=u64, left=u64, slot=int)
     cpdef int find(self, bytes key, u64 tag) except -2
+    @cython.locals(size=int)
+    cdef bint _has(self, int slot, bytes key) except -1
     @cython.locals(slot=int)
-    cpdef int vacant(self) except -2
+    cpdef int vacant(self) noexcept
+    @cython.locals(size=Py_ssize_t)
+    cpdef Py_ssize_t key_size(self, int slot) noexcept
+    cpdef u64 tag(self, int slot) noexcept
     @cython.locals(at=Py_ssize_t)
-    cdef Py_ssize_t _key_at(self, int slot, int size) noexcept
-    cdef Py_ssize_t _key_size(self, int slot) except -1
-    cpdef u64 tag(self, int slot) except? 0xFEEDFACEDEADBEA7
     cpdef bytes key(self, int slot)
     cpdef u64 reference(self, int slot) except? 0xFEEDFACEDEADBEA7
-    @cython.locals(size=int, at=Py_ssize_t)
     cpdef bytes value(self, int slot)
+    @cython.locals(size=int, at=Py_ssize_t)
+    cdef bytes value_there(self, int slot)
 
+@cython.final
 cdef class Rows:
     cdef readonly Endpoint endpoint
     cdef readonly object parameters
@@ -59,10 +71,12 @@ cdef class Rows:
     cpdef u64 address(self, u64 row) noexcept
     cpdef u64 slot_address(self, u64 row, u64 slot) noexcept
     cpdef Image image(self, Py_ssize_t count, bint in_place)
+    cpdef Row row(self, bint direct)
     cpdef int post(self, Image image, u64 row, Py_ssize_t count) except -1
-    cpdef Row read(self, u64 row)
+    @cython.locals(image=Image, found=Row)
+    cpdef Row read(self, u64 number)
     @cython.locals(sequence=u64, found=Row)
-    cpdef Row read_whole(self, u64 row)
+    cpdef Row read_whole(self, u64 number)
     cpdef bint is_whole(self, Row row) except -1
     @cython.locals(words=u64[::1], there=u64, found=u64)
     cdef u64 _sum(self, Row row) except? 0xFEEDFACEDEADBEA7
@@ -81,6 +95,7 @@ cdef class Rows:
     cdef int _add_sum(self, Row row, u64 sequence) except -1
     cdef int _post_sequence(self, u64 number) except -1
 
+@cython.final
 cdef class LockedRows:
     cdef Rows rows
     cdef u64 size

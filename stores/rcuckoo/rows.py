@@ -130,47 +130,73 @@ class DependentHash:
 
 
 class Row:
-    """A row as it was read: the words of `image` from word `at` on. Sizes are cut to what an entry
-    has, so that damaged ones do no harm."""
+    """A row as it was read: the words of its header line, `head`, and its entries.
 
-    def __init__(self, parameters: RcuckooParameters, image: fabric.Image, at: int = 0) -> None:
+    `direct`: the header line is read first, and an entry only if it is looked at, where it is.
+    Else all of it was read together, and is in `image` from word `at` on. Sizes are cut to what an
+    entry has, so that damaged ones do no harm.
+    """
+
+    def __init__(self, rows: Rows, image: fabric.Image, direct: bool) -> None:
+        """`image`: if it is direct, for an entry."""
+        self.endpoint = rows.endpoint
+        self.direct = direct
+        self.image = image
+        self.at = 0
+        self.address = 0
+        self.head = array("Q", bytes(8 * HEAD_WORDS))
+        self.entry_words = rows.entry_words
+        self.key_max = rows.parameters.key_size
+        self.value_max = rows.parameters.value_size
+        self.offset = 0
+        """The byte of the image with the entry that was looked at last."""
+
+    def arrive(self, image: fabric.Image, at: int) -> None:
+        """From now on, be the row that was read there; of one that is not direct."""
         self.image = image
         self.at = at
-        self.entry_words = parameters.entry_words
-        self.key_max = parameters.key_size
-        self.value_max = parameters.value_size
-
-    def look_at(self, image: fabric.Image, at: int) -> None:
-        """From now on, be the row there."""
-        self.image = image
-        self.at = at
-
-    def word(self, index: int) -> int:
-        """A word of the row."""
-        return self.image.word(self.at + index)
+        for index in range(HEAD_WORDS):
+            self.head[index] = image.word(at + index)
 
     def sequence(self) -> int:
-        return self.image.word(self.at + SEQUENCE)
+        return self.head[SEQUENCE]
 
     def size(self, slot: int) -> int:
         """0: there is no entry; EXTENT; or one more than the bytes of its value."""
-        return self.image.word(self.at + VALUE_SIZES + (slot >> 2)) >> 16 * (slot & 3) & 0xFFFF
+        return self.head[VALUE_SIZES + (slot >> 2)] >> 16 * (slot & 3) & 0xFFFF
+
+    def _look_at(self, slot: int) -> None:
+        """Have an entry in the image, at `offset`."""
+        at = HEAD_WORDS + self.entry_words * slot
+        if self.direct:
+            # Some lines of a row that was posted: no exchange, so not counted as one.
+            scope = self.endpoint.background(True)
+            self.image.read(self.address + 8 * at, self.entry_words)
+            self.endpoint.background(scope)
+            self.offset = 0
+        else:
+            self.offset = 8 * (self.at + at)
 
     def find(self, key: bytes, tag: int) -> int:
-        """The entry with this key; or -1."""
+        """The entry with this key, which is looked at; or -1."""
         if len(key) > self.key_max:
             return -1
-        image, at = self.image, self.at
-        differ = image.word(at + TAGS) ^ tag * ONES
-        differ |= image.word(at + KEY_SIZES) ^ len(key) * ONES
+        differ = self.head[TAGS] ^ tag * ONES | self.head[KEY_SIZES] ^ len(key) * ONES
         left = ~((differ & LOW) + LOW | differ | LOW) & MASK  # the top bits of bytes that are 0
         while left:
             slot = lowest_bit(left) >> 3
-            left &= left - 1
-            size = self.size(slot)
-            if size and image.equal(self._key_at(slot, size), key):
+            if self._has(slot, key):
                 return slot
+            left &= left - 1
         return -1
+
+    def _has(self, slot: int, key: bytes) -> bool:
+        """Whether an entry is there and has this key, whose size it has."""
+        size = self.size(slot)
+        if not size:
+            return False
+        self._look_at(slot)
+        return self.image.equal(self.offset + 8 if size == EXTENT else self.offset, key)
 
     def vacant(self) -> int:
         """An entry that is empty; or -1."""
@@ -179,35 +205,40 @@ class Row:
                 return slot
         return -1
 
-    def _key_at(self, slot: int, size: int) -> int:
-        """The byte of the image with the key of an entry."""
-        at = 8 * (self.at + HEAD_WORDS + self.entry_words * slot)
-        return at + 8 if size == EXTENT else at
-
-    def _key_size(self, slot: int) -> int:
-        return min(self.image.word(self.at + KEY_SIZES) >> 8 * slot & 0xFF, self.key_max)
+    def key_size(self, slot: int) -> int:
+        """Bytes of the key of an entry."""
+        size = self.head[KEY_SIZES] >> 8 * slot & 0xFF
+        return size if size < self.key_max else self.key_max
 
     def tag(self, slot: int) -> int:
         """The tag of an entry."""
-        return self.image.word(self.at + TAGS) >> 8 * slot & 0xFF
+        return self.head[TAGS] >> 8 * slot & 0xFF
 
     def key(self, slot: int) -> bytes:
         """The key of an entry."""
-        return self.image.cut(self._key_at(slot, self.size(slot)), self._key_size(slot))
+        self._look_at(slot)
+        at = self.offset + 8 if self.size(slot) == EXTENT else self.offset
+        return self.image.cut(at, self.key_size(slot))
 
     def reference(self, slot: int) -> int:
         """The reference to the extent of an entry; 0: its value is in the row."""
         if self.size(slot) != EXTENT:
             return 0
-        return self.image.word(self.at + HEAD_WORDS + self.entry_words * slot)
+        self._look_at(slot)
+        return self.image.word(self.offset >> 3)
 
     def value(self, slot: int) -> bytes:
         """The value of an entry that has it in the row; of others b""."""
+        self._look_at(slot)
+        return self.value_there(slot)
+
+    def value_there(self, slot: int) -> bytes:
+        """The same, of the entry that was looked at last."""
         size = self.size(slot)
         if size == EXTENT or not size:
             return b""
-        at = self._key_at(slot, size) + (self._key_size(slot) + 7 & ~7)
-        return self.image.cut(at, min(size - 1, self.value_max))
+        at = self.offset + (self.key_size(slot) + 7 & ~7)
+        return self.image.cut(at, size - 1 if size <= self.value_max else self.value_max)
 
 
 class Rows:
@@ -241,32 +272,36 @@ class Rows:
 
     # ---- reading --------------------------------------------------------------------------------
 
+    def row(self, direct: bool) -> Row:
+        """Make a place for a row."""
+        return Row(self, fabric.Image(self.endpoint, 8 * self.entry_words, direct), direct)
+
     def post(self, image: fabric.Image, row: int, count: int) -> None:
         """Post a read of `count` rows from `row` on into the image."""
         image.post(self.address(row), count * self.row_words)
 
-    def read(self, row: int) -> Row:
+    def read(self, number: int) -> Row:
         """A copy of a row. Not in a phase; nothing proves it but `is_whole`."""
-        found = Row(self.parameters, self.image(1, False))
-        found.image.read(self.address(row), self.row_words)
+        image = self.image(1, False)
+        image.read(self.address(number), self.row_words)
+        found = Row(self, image, False)
+        found.arrive(image, 0)
         return found
 
-    def read_whole(self, row: int) -> Row | None:
+    def read_whole(self, number: int) -> Row | None:
         """A copy of a row as it was at one moment; None: it is being written. Not in a phase."""
-        sequence = self.endpoint.load(self.address(row))
+        sequence = self.endpoint.load(self.address(number))
         # ORDER: the sequence, the row, the sequence again.
-        found = self.read(row)
-        if self.endpoint.load(self.address(row)) != sequence or found.sequence() != sequence:
+        found = self.read(number)
+        if self.endpoint.load(self.address(number)) != sequence or found.sequence() != sequence:
             return None
         return found if self.is_whole(found) else None
 
     def is_whole(self, row: Row) -> bool:
         """Whether no client had begun to write the row, and its sum holds, if it has one."""
-        if row.sequence() & 1:
+        if row.head[SEQUENCE] & 1:
             return False
-        if not self.summed:
-            return True
-        return row.word(SUM) == self._sum(row)
+        return not self.summed or row.head[SUM] == self._sum(row)
 
     def _sum(self, row: Row) -> int:
         """The sum that the words of a row have; the image is a copy."""
@@ -279,7 +314,7 @@ class Rows:
 
     def is_same(self, row: Row, later: Row) -> bool:
         """Whether no client has written a row since it was read before."""
-        return row.sequence() == later.sequence() and row.word(SUM) == later.word(SUM)
+        return row.head[SEQUENCE] == later.head[SEQUENCE] and row.head[SUM] == later.head[SUM]
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -330,10 +365,10 @@ class Rows:
         words[SEQUENCE] = sequence - 1 & MASK
         words[SUM] = 0
         ones, shift = 0xFF, 8 * slot
-        words[TAGS] = row.word(TAGS) & ~(ones << shift) | tag << shift
-        words[KEY_SIZES] = row.word(KEY_SIZES) & ~(ones << shift) | key_size << shift
-        words[VALUE_SIZES] = row.word(VALUE_SIZES)
-        words[VALUE_SIZES + 1] = row.word(VALUE_SIZES + 1)
+        words[TAGS] = row.head[TAGS] & ~(ones << shift) | tag << shift
+        words[KEY_SIZES] = row.head[KEY_SIZES] & ~(ones << shift) | key_size << shift
+        words[VALUE_SIZES] = row.head[VALUE_SIZES]
+        words[VALUE_SIZES + 1] = row.head[VALUE_SIZES + 1]
         at = VALUE_SIZES + (slot >> 2)
         ones, shift = 0xFFFF, 16 * (slot & 3)
         words[at] = words[at] & ~(ones << shift) | size << shift
@@ -365,7 +400,7 @@ class LockedRows:
         self.in_place = in_place
         self.images: list[fabric.Image] = []
         """Of each run, once it is needed."""
-        self.view = Row(rows.parameters, rows.image(1, False))
+        self.view = rows.row(False)
 
     def post(self, run: int, row: int, count: int) -> None:
         """Post the read of a run, of `count` rows from `row` on."""
@@ -375,5 +410,5 @@ class LockedRows:
 
     def row(self, run: int, offset: int) -> Row:
         """A row of a run. It is the same object each time."""
-        self.view.look_at(self.images[run], offset * self.rows.row_words)
+        self.view.arrive(self.images[run], offset * self.rows.row_words)
         return self.view

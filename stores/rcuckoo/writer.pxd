@@ -26,6 +26,7 @@ cdef class Plan(Attempt):
     cdef public int lost
     cdef public int full
 
+@cython.final
 cdef class Writer:
     cdef readonly Endpoint endpoint
     cdef readonly Client client
@@ -49,7 +50,7 @@ cdef class Writer:
     cdef int _settle_hand(self, int outcome, u64 reference) except -1
     @cython.locals(search=PathSearch, outcome=int, step=int, _=int)
     cdef bint _search_speculatively(self, KeyRows found, Plan plan) except -1
-    @cython.locals(rows=Rows, index=int, row=u64)
+    @cython.locals(rows=Rows, index=int, row=u64, found=Row)
     cdef int _learn_unknown(self, PathSearch search) except -1
     @cython.locals(locks=Locks, index=int)
     cdef int _plan_locks(self, KeyRows found, Plan plan) except -1

@@ -85,7 +85,7 @@ class Writer:
         self.searches: list[PathSearch | None] = [None] * parameters.tables
         """The search of each table, once an insert has needed it."""
         self.locked = LockedRows(
-            lookup.rows, min(parameters.rows, parameters.rows_per_lock), lookup.in_place
+            lookup.rows, min(parameters.rows, parameters.rows_per_lock), lookup.direct
         )
         self.adopted = array("Q", bytes(8 * parameters.tables))
         """For each table, our id when we have made its journal ours."""
@@ -184,9 +184,11 @@ class Writer:
             rows.post(image, search.unknown[index], 1)
             images.append(image)
         self.endpoint.wait()
+        found = rows.row(False)
         for index in range(search.lacking):
             row = search.unknown[index]
-            search.keep(search.cache_row(Row(self.parameters, images[index]), row), row)
+            found.arrive(images[index], 0)
+            search.keep(search.cache_row(found, row), row)
 
     # ---- locks ----------------------------------------------------------------------------------
 
@@ -234,6 +236,7 @@ class Writer:
         self.endpoint.wait()
         if not locks.are_taken():
             return AGAIN
+        self.lookup.arrive(found)
         outcome = self._execute(found, key, value, reference, mode, plan, expected)
         locks.post_release(locks.count)
         self.endpoint.wait()

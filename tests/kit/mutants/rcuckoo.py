@@ -99,8 +99,8 @@ def is_torn_again(self: Any, row: Any, later: Any) -> bool:
 
 def first_sequences_are_even(self: Any, found: Any, both: bool) -> bool:
     """`Lookup.is_proven` without the sequences after the rows."""
-    for ticket, number in ((found.before_one, found.first), (found.before_two, found.second)):
-        if (both or number == self.number(found)) and self.endpoint.result(ticket) & 1:
+    for row, number in ((found.one, found.first), (found.two, found.second)):
+        if (both or row is found.row) and row.sequence() & 1:
             self.locks.wait_for(number)
             return False
     return True
