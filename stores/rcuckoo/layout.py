@@ -41,6 +41,10 @@ REDO: Final = 208
 """Offsets in a journal, in bytes; the most locks of an operation, and the most rows of a path. The
 locks end where the state begins, and the steps of a path where the redo image begins."""
 
+REDO_AT: Final = 2 * PATH_MAX
+ENTRY_AT: Final = REDO_AT + 1
+"""Words of an `Entry` (rows.py)."""
+
 COUNT_MASK: Final = 15
 PATH_SHIFT: Final = 4
 PATH_MASK: Final = 15

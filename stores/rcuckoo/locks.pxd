@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.layout cimport *
+from limpet.stores.rcuckoo.rows cimport Entry
 
 @cython.final
 cdef class LockJournal:
@@ -19,11 +20,8 @@ cdef class LockJournal:
     @cython.locals(index=u64)
     cpdef int post_held(self, u64[::1] words, u64 count) except -1
     cpdef int step(self, u64 row, u64 slot, u64 sequence) noexcept
-    @cython.locals(size=u64)
-    cpdef int post_path(self, u64 tag, bytes key, bytes value, u64 reference) except -1
-    cpdef int post_empty(self) except -1
-    @cython.locals(size=u64, count=Py_ssize_t)
-    cdef int _post(self, u64 sizes, bytes key, bytes value, u64 reference) except -1
+    @cython.locals(size=Py_ssize_t, index=Py_ssize_t)
+    cpdef int post_path(self, Entry entry) except -1
 
 @cython.final
 cdef class Locks:

@@ -49,21 +49,20 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from limpet.stores.rcuckoo.layout import (
-    EXTENT,
     HELD_MAX,
-    KEY_SIZE_SHIFT,
     OWNER,
     PATH_MAX,
     PATH_SHIFT,
     REDO,
+    REDO_AT,
     SEQUENCE_MASK,
     SEQUENCE_SHIFT,
     STATE,
-    VALUE_SIZE_SHIFT,
 )
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.parameters import RcuckooParameters
+    from limpet.stores.rcuckoo.rows import Entry
 
 
 class LockJournal:
@@ -75,7 +74,7 @@ class LockJournal:
         self.sequence = 0
         self.count = 0
         self.held = array("Q", bytes(8 * (1 + HELD_MAX)))
-        self.path = array("Q", bytes(8 * (2 * PATH_MAX + 2)))
+        self.path = array("Q", bytes(16 * PATH_MAX))
         self.steps = 0
 
     def adopt(self, ident: int) -> None:
@@ -105,23 +104,14 @@ class LockJournal:
         self.path[2 * self.steps + 1] = sequence
         self.steps += 1
 
-    def post_path(self, tag: int, key: bytes, value: bytes, reference: int) -> None:
-        """Note the path, and the new entry as `Rows.post_entry` has it; and that it is written."""
-        size = EXTENT if reference else 1 + len(value)
-        self._post(
-            tag | len(key) << KEY_SIZE_SHIFT | size << VALUE_SIZE_SHIFT, key, value, reference
-        )
-
-    def post_empty(self) -> None:
-        """Note that the entry of the path, which has one step, is emptied."""
-        self._post(0, b"", b"", 0)
-
-    def _post(self, sizes: int, key: bytes, value: bytes, reference: int) -> None:
+    def post_path(self, entry: Entry) -> None:
+        """Note the path, and the new entry; and that it is written."""
         size = 2 * self.steps
-        self.path[size] = sizes
-        self.path[size + 1] = reference
-        count = size + 2 if reference else size + 1
-        self.endpoint.post_gather(self.at + REDO - 8 * size, self.path, count, key, value)
+        for index in range(size):
+            entry.words[REDO_AT - size + index] = self.path[index]
+        self.endpoint.post_write(
+            self.at + REDO - 8 * size, entry.words, size + 1 + entry.count, REDO_AT - size
+        )
         self.held[0] = self._state(self.steps)
         # ORDER: path and entry before the state that makes them valid, and that before any row.
         self.endpoint.post_write(self.at + STATE, self.held, 1)

@@ -38,9 +38,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.rcuckoo.layout import (
     COUNT_MASK,
-    EXTENT,
     HELD_MAX,
-    KEY_SIZE_SHIFT,
     LEASE,
     LOOKS_MAX,
     OWNER,
@@ -48,9 +46,10 @@ from limpet.stores.rcuckoo.layout import (
     PATH_MAX,
     PATH_SHIFT,
     REDO,
+    REDO_AT,
     STATE,
-    VALUE_SIZE_SHIFT,
 )
+from limpet.stores.rcuckoo.rows import Entry
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 WRITTEN: Final = 2
@@ -228,43 +227,27 @@ class Repair:
 
     def _redo(self, look: JournalLook) -> None:
         """Write the new entry into the first row of the path, from the redo image."""
-        store, rows = self.store, self.store.lookup.rows
+        rows = self.store.lookup.rows
         number, slot, sequence = look.path[0]
-        sizes = self.endpoint.load(look.at + REDO)
-        key_size = min(sizes >> KEY_SIZE_SHIFT & 0xFF, store.key_size)
-        size = sizes >> VALUE_SIZE_SHIFT
-        after, row = sequence + WRITTEN & MASK, rows.read(number)
-        if not size:
-            rows.post_empty(row, number, slot, after)
-            return
-        at = look.at + REDO + 8
-        reference = 0
-        if size == EXTENT:
-            reference = self.endpoint.load(at)
-            at += 8
-        key = self.endpoint.read(at, key_size)
-        value = b""
-        if not reference:
-            value = self.endpoint.read(at + (key_size + 7 & ~7), min(size - 1, store.value_size))
-        rows.post_entry(row, number, slot, after, sizes & 0xFF, key, value, reference)
+        entry = Entry(rows.parameters)
+        self.endpoint.read_words(look.at + REDO, entry.words, 1 + rows.entry_words, REDO_AT)
+        entry.load(entry.words[REDO_AT])
+        rows.post_entry(rows.read(number), number, slot, sequence + WRITTEN & MASK, entry)
 
     def _undo(self, path: list[Step]) -> None:
         rows = self.store.lookup.rows
+        entry = Entry(rows.parameters)
         for index in range(1, len(path)):
             number, slot, sequence = path[index]
             row = rows.read(number)
             undone = sequence + UNDONE & MASK
             if rows.is_whole(row) and row.sequence() in (sequence, undone):
                 continue
+            entry.empty()
             if index + 1 < len(path):
                 after, there, _ = path[index + 1]
-                good = rows.read(after)
-                rows.post_entry(
-                    row, number, slot, undone,
-                    good.tag(there), good.key(there), good.value(there), good.reference(there),
-                )  # fmt: skip
-            else:
-                rows.post_empty(row, number, slot, undone)
+                entry.copy(rows.read(after), there)
+            rows.post_entry(row, number, slot, undone, entry)
 
     # ---- the policy -----------------------------------------------------------------------------
 

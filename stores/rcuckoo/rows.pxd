@@ -58,6 +58,22 @@ cdef class Row:
     cdef bytes value_there(self, int slot)
 
 @cython.final
+cdef class Entry:
+    cdef readonly u64[::1] words
+    cdef readonly Py_ssize_t count
+    cdef readonly u64 tag
+    cdef readonly u64 key_size
+    cdef readonly u64 size
+
+    @cython.locals(key_size=Py_ssize_t, value_size=Py_ssize_t)
+    cpdef int fill(self, u64 tag, bytes key, bytes value, u64 reference) except -1
+    cpdef int empty(self) except -1
+    cpdef int copy(self, Row row, int slot) except -1
+    @cython.locals(value_size=u64, count=Py_ssize_t)
+    cpdef int load(self, u64 sizes) except -1
+    cdef int _set_sizes(self) except -1
+
+@cython.final
 cdef class Rows:
     cdef readonly Endpoint endpoint
     cdef readonly object parameters
@@ -66,10 +82,8 @@ cdef class Rows:
     cdef readonly u64 entry_words
     cdef readonly u64 row_words
     cdef u64[::1] words
-    cdef u64[::1] link
 
     cpdef u64 address(self, u64 row) noexcept
-    cpdef u64 slot_address(self, u64 row, u64 slot) noexcept
     cpdef Image image(self, Py_ssize_t count, bint in_place)
     cpdef Row row(self, bint direct)
     cpdef int post(self, Image image, u64 row, Py_ssize_t count) except -1
@@ -82,18 +96,10 @@ cdef class Rows:
     cdef u64 _sum(self, Row row) except? 0xFEEDFACEDEADBEA7
     cpdef bint is_same(self, Row row, Row later) except -1
     @cython.locals(words=u64[::1], at=Py_ssize_t, size=u64)
-    cpdef int post_entry(
-        self, Row row, u64 number, u64 slot, u64 sequence, u64 tag, bytes key, bytes value,
-        u64 reference
-    ) except -1
-    cpdef int post_empty(self, Row row, u64 number, u64 slot, u64 sequence) except -1
-    @cython.locals(words=u64[::1], shift=u64, at=Py_ssize_t, ones=u64)
-    cdef int _post_head(
-        self, Row row, u64 number, u64 slot, u64 sequence, u64 tag, u64 key_size, u64 size
-    ) except -1
-    @cython.locals(index=Py_ssize_t)
-    cdef int _add_sum(self, Row row, u64 sequence) except -1
-    cdef int _post_sequence(self, u64 number) except -1
+    @cython.locals(words=u64[::1], ones=u64, shift=u64, at=Py_ssize_t, address=u64)
+    cpdef int post_entry(self, Row row, u64 number, u64 slot, u64 sequence, Entry entry) except -1
+    @cython.locals(words=u64[::1], at=Py_ssize_t, index=Py_ssize_t)
+    cdef int _add_sum(self, Row row, u64 slot, Entry entry) except -1
 
 @cython.final
 cdef class LockedRows:

@@ -12,9 +12,9 @@ Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at w
     48    two words of 0
 
 Entry
-    value in the row    the key and zeros up to a whole word, the value. What is behind it is of
-                        earlier entries, and means nothing
-    in an extent        a word with the object's reference, the key
+    value in the row    the key and zeros up to a whole word, the value likewise. What is behind it
+                        is of earlier entries, and means nothing
+    in an extent        a word with the object's reference, the key and zeros
 
 An extent is an object as other stores have them (records.py), with key, value and checksum. The
 paper's extents have no checksum, and do not show that their memory has been used again (C11); ours
@@ -77,14 +77,18 @@ from limpet.shm.endpoint import fabric
 from limpet.shm.endpoint.fabric import crc_pair, lowest_bit, words_put
 from limpet.stores.rcuckoo.layout import (
     CHANGED_WORDS,
+    ENTRY_AT,
     EXTENT,
     HEAD_WORDS,
     KEY_SIZES,
+    KEY_SIZE_SHIFT,
+    REDO_AT,
     SEQUENCE,
     SLOTS,
     SUM,
     TAGS,
     VALUE_SIZES,
+    VALUE_SIZE_SHIFT,
 )
 
 if TYPE_CHECKING:
@@ -241,6 +245,65 @@ class Row:
         return self.image.cut(at, size - 1 if size <= self.value_max else self.value_max)
 
 
+class Entry:
+    """An entry that is to be written, with room before it for the path in the journal (locks.py).
+
+    Words: path, which ends at REDO_AT; tag and sizes in a word (layout.py); from ENTRY_AT on
+    `count` words as they will be in the row.
+    """
+
+    def __init__(self, parameters: RcuckooParameters) -> None:
+        self.words = array("Q", bytes(8 * (ENTRY_AT + parameters.entry_words)))
+        self.count = 0
+        self.tag = 0
+        self.key_size = 0
+        self.size = 0
+
+    def fill(self, tag: int, key: bytes, value: bytes, reference: int) -> None:
+        """Be this entry. `reference`: to the extent of the value; 0: it is `value`."""
+        self.tag = tag
+        self.key_size = len(key)
+        key_size = len(key) + 7 & ~7
+        if reference:
+            self.size = EXTENT
+            self.words[ENTRY_AT] = reference
+            words_put(self.words, 8 * ENTRY_AT + 8, key, key_size)
+            self.count = 1 + (key_size >> 3)
+        else:
+            self.size = 1 + len(value)
+            value_size = len(value) + 7 & ~7
+            words_put(self.words, 8 * ENTRY_AT, key, key_size)
+            words_put(self.words, 8 * ENTRY_AT + key_size, value, value_size)
+            self.count = key_size + value_size >> 3
+        self._set_sizes()
+
+    def empty(self) -> None:
+        """Be none: an entry is emptied."""
+        self.tag = self.key_size = self.size = self.count = 0
+        self._set_sizes()
+
+    def copy(self, row: Row, slot: int) -> None:
+        """Be an entry of a row."""
+        self.fill(row.tag(slot), row.key(slot), row.value(slot), row.reference(slot))
+
+    def load(self, sizes: int) -> None:
+        """Be the one with this word of tag and sizes, whose words are here already."""
+        self.tag = sizes & 0xFF
+        self.key_size = sizes >> KEY_SIZE_SHIFT & 0xFF
+        self.size = sizes >> VALUE_SIZE_SHIFT
+        self.count = 0
+        if self.size:
+            value_size = 8 if self.size == EXTENT else self.size - 1
+            count = (self.key_size + 7 >> 3) + (value_size + 7 >> 3)
+            self.count = min(count, len(self.words) - ENTRY_AT)
+        self._set_sizes()
+
+    def _set_sizes(self) -> None:
+        self.words[REDO_AT] = (
+            self.tag | self.key_size << KEY_SIZE_SHIFT | self.size << VALUE_SIZE_SHIFT
+        )
+
+
 class Rows:
     """The rows of the table whose first row is at address `base`, which its user sets.
 
@@ -256,15 +319,10 @@ class Rows:
         self.row_words = parameters.row_words
         self.words = array("Q", bytes(8 * (CHANGED_WORDS + 1)))
         """A header line that is written; and the sequence that ends the write."""
-        self.link = array("Q", bytes(8))
 
     def address(self, row: int) -> int:
         """Address of a row, and of its sequence."""
         return self.base + 8 * self.row_words * row
-
-    def slot_address(self, row: int, slot: int) -> int:
-        """Address of an entry."""
-        return self.base + 8 * (self.row_words * row + HEAD_WORDS + self.entry_words * slot)
 
     def image(self, count: int, in_place: bool) -> fabric.Image:
         """Make an image of so many rows."""
@@ -318,76 +376,48 @@ class Rows:
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def post_entry(
-        self,
-        row: Row,
-        number: int,
-        slot: int,
-        sequence: int,
-        tag: int,
-        key: bytes,
-        value: bytes,
-        reference: int,
-    ) -> None:
+    def post_entry(self, row: Row, number: int, slot: int, sequence: int, entry: Entry) -> None:
         """Post the writes that set an entry of a row, which was read under its lock.
 
-        `sequence`: the row's new one. `reference`: to the extent of the value; 0: it is `value`.
+        `sequence`: the row's new one.
         """
-        self.link[0] = reference
-        if self.summed:
-            words = row.image.words
-            at = row.at + HEAD_WORDS + self.entry_words * slot
-            if reference:
-                words[at] = reference
-                at += 1
-            words_put(words, 8 * at, key, len(key) + 7 & ~7)
-            words_put(words, 8 * (at + (len(key) + 7 >> 3)), value, len(value))
-        size = EXTENT if reference else 1 + len(value)
-        self._post_head(row, number, slot, sequence, tag, len(key), size)
-        # ORDER: the odd sequence before the entry.
-        # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
-        self.endpoint.post_gather(
-            self.slot_address(number, slot), self.link, 1 if reference else 0, key, value
-        )
-        self._post_sequence(number)
-
-    def post_empty(self, row: Row, number: int, slot: int, sequence: int) -> None:
-        """Post the writes that empty an entry of a row, as `post_entry` does."""
-        self._post_head(row, number, slot, sequence, 0, 0, 0)
-        self._post_sequence(number)
-
-    def _post_head(
-        self, row: Row, number: int, slot: int, sequence: int, tag: int, key_size: int, size: int
-    ) -> None:
-        """Post the write of the header line, with an odd sequence."""
         words = self.words
         words[CHANGED_WORDS] = sequence
         words[SEQUENCE] = sequence - 1 & MASK
         words[SUM] = 0
         ones, shift = 0xFF, 8 * slot
-        words[TAGS] = row.head[TAGS] & ~(ones << shift) | tag << shift
-        words[KEY_SIZES] = row.head[KEY_SIZES] & ~(ones << shift) | key_size << shift
+        words[TAGS] = row.head[TAGS] & ~(ones << shift) | entry.tag << shift
+        words[KEY_SIZES] = row.head[KEY_SIZES] & ~(ones << shift) | entry.key_size << shift
         words[VALUE_SIZES] = row.head[VALUE_SIZES]
         words[VALUE_SIZES + 1] = row.head[VALUE_SIZES + 1]
         at = VALUE_SIZES + (slot >> 2)
         ones, shift = 0xFFFF, 16 * (slot & 3)
-        words[at] = words[at] & ~(ones << shift) | size << shift
+        words[at] = words[at] & ~(ones << shift) | entry.size << shift
         if self.summed:
-            self._add_sum(row, sequence)
-        self.endpoint.post_write(self.address(number), words, CHANGED_WORDS)
-
-    def _add_sum(self, row: Row, sequence: int) -> None:
-        """Add the sum that the row will have; the image has its entries already."""
-        for index in range(CHANGED_WORDS):
-            row.image.words[row.at + index] = self.words[index]
-        row.image.words[row.at + SEQUENCE] = sequence
-        self.words[SUM] = row.image.words[row.at + SUM] = self._sum(row)
-
-    def _post_sequence(self, number: int) -> None:
-        """Post the write of the even sequence."""
+            self._add_sum(row, slot, entry)
+        address = self.address(number)
+        self.endpoint.post_write(address, words, CHANGED_WORDS)
+        # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
+        if entry.count:
+            # ORDER: the odd sequence before the entry.
+            self.endpoint.post_write(
+                address + 8 * (HEAD_WORDS + self.entry_words * slot), entry.words, entry.count,
+                ENTRY_AT,
+            )  # fmt: skip
         # ORDER: after the header line and the entry.
         # LINEARIZES: insert, update, delete
-        self.endpoint.post_write(self.address(number), self.words, 1, CHANGED_WORDS)
+        self.endpoint.post_write(address, words, 1, CHANGED_WORDS)
+
+    def _add_sum(self, row: Row, slot: int, entry: Entry) -> None:
+        """Add the sum that the row will have. The image becomes the row."""
+        words = row.image.words
+        at = row.at + HEAD_WORDS + self.entry_words * slot
+        for index in range(entry.count):
+            words[at + index] = entry.words[ENTRY_AT + index]
+        for index in range(CHANGED_WORDS):
+            words[row.at + index] = self.words[index]
+        words[row.at + SEQUENCE] = self.words[CHANGED_WORDS]
+        self.words[SUM] = words[row.at + SUM] = self._sum(row)
 
 
 class LockedRows:

@@ -11,7 +11,7 @@ from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.repair cimport JOURNAL
-from limpet.stores.rcuckoo.rows cimport LockedRows, Row, Rows
+from limpet.stores.rcuckoo.rows cimport Entry, LockedRows, Row, Rows
 from limpet.stores.rcuckoo.search cimport PathSearch
 
 cdef u64 MASK
@@ -40,6 +40,8 @@ cdef class Writer:
     cdef u64 link
     cdef readonly list searches
     cdef readonly LockedRows locked
+    cdef Entry entry
+    cdef Entry moved
     cdef u64[::1] adopted
 
     @cython.locals(search=PathSearch)
@@ -69,18 +71,13 @@ cdef class Writer:
     cdef int _refuse(self, KeyRows found) except -1
     cdef bint _find_vacant(self, KeyRows found) except -1
     @cython.locals(
-        rows=Rows, journal=LockJournal, number=u64, row=Row, slot=u64, sequence=u64, tag=u64,
-        inline=bytes,
+        rows=Rows, journal=LockJournal, number=u64, row=Row, slot=u64, sequence=u64, entry=Entry
     )
     cdef int _write_entry(self, KeyRows found, bytes key, bytes value, u64 reference, int mode) except -1
     @cython.locals(run=int)
     cdef Row _locked_row(self, PathSearch search, u64 number)
     @cython.locals(
-        rows=Rows, journal=LockJournal, length=int, step=int, number=u64, above=int, row=Row,
-        tag=u64, inline=bytes,
+        rows=Rows, journal=LockJournal, length=int, step=int, number=u64, row=Row, entry=Entry,
+        sequence=u64,
     )
     cdef int _write_path(self, KeyRows found, PathSearch search, bytes key, bytes value, u64 reference) except -1
-    @cython.locals(number=u64, slot=u64, row=Row, sequence=u64)
-    cdef int _move(
-        self, PathSearch search, int step, u64 tag, bytes key, bytes value, u64 reference
-    ) except -1

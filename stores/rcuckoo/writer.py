@@ -40,7 +40,7 @@ from limpet.stores.rcuckoo.layout import FOUND, LACKING, LOST, PATH_MAX
 from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import JOURNAL
-from limpet.stores.rcuckoo.rows import LockedRows, Row
+from limpet.stores.rcuckoo.rows import Entry, LockedRows, Row
 from limpet.stores.rcuckoo.search import PathSearch
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -82,6 +82,9 @@ class Writer:
         self.parameters = parameters
         self.rows_per_lock = parameters.rows_per_lock
         self.link = link
+        self.entry = Entry(parameters)
+        self.moved = Entry(parameters)
+        """What is written: the new entry; one that moves."""
         self.searches: list[PathSearch | None] = [None] * parameters.tables
         """The search of each table, once an insert has needed it."""
         self.locked = LockedRows(
@@ -332,20 +335,16 @@ class Writer:
         """Write one entry of one of the key's rows: `slot` of `row`."""
         rows, journal = self.rows, self.journal
         number, row, slot = self.lookup.number(found), found.row, found.slot
-        sequence = row.sequence()
-        journal.step(number, slot, sequence)
-        # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
-        # CRASH(written): the row is whole and new; the repairing client gives the locks back.
+        sequence, entry = row.sequence(), self.entry
         if mode == DELETE:
-            journal.post_empty()
-            rows.post_empty(row, number, slot, sequence + WRITTEN & MASK)
+            entry.empty()
         else:
-            tag = found.hash & 0xFF
-            inline = b"" if reference else value
-            journal.post_path(tag, key, inline, reference)
-            rows.post_entry(
-                row, number, slot, sequence + WRITTEN & MASK, tag, key, inline, reference
-            )
+            entry.fill(found.hash & 0xFF, key, value, reference)
+        journal.step(number, slot, sequence)
+        journal.post_path(entry)
+        # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
+        rows.post_entry(row, number, slot, sequence + WRITTEN & MASK, entry)
+        # CRASH(written): the row is whole and new; the repairing client gives the locks back.
 
     def _locked_row(self, search: PathSearch, number: int) -> Row:
         """A row under the locks. It is the same object each time."""
@@ -364,23 +363,16 @@ class Writer:
             if not rows.is_whole(row):
                 self._refuse(found)
             journal.step(number, search.path_slots[step], row.sequence())
-        tag = found.hash & 0xFF
-        inline = b"" if reference else value
-        journal.post_path(tag, key, inline, reference)
-        for step in range(length - 1, 0, -1):
-            above = search.path_slots[step - 1]
-            row = self._locked_row(search, search.path_rows[step - 1])
-            self._move(
-                search, step, row.tag(above), row.key(above), row.value(above), row.reference(above)
-            )
+        self.entry.fill(found.hash & 0xFF, key, value, reference)
+        journal.post_path(self.entry)
+        for step in range(length - 1, -1, -1):
+            entry = self.entry
+            if step:
+                row = self._locked_row(search, search.path_rows[step - 1])
+                entry = self.moved
+                entry.copy(row, search.path_slots[step - 1])
+            number = search.path_rows[step]
+            row = self._locked_row(search, number)
+            sequence = row.sequence() + WRITTEN & MASK
+            rows.post_entry(row, number, search.path_slots[step], sequence, entry)
             # CRASH(moving): entries are in two rows; the repairing client moves them back.
-        self._move(search, 0, tag, key, inline, reference)
-
-    def _move(
-        self, search: PathSearch, step: int, tag: int, key: bytes, value: bytes, reference: int
-    ) -> None:
-        """Write this entry at a step of the path."""
-        number, slot = search.path_rows[step], search.path_slots[step]
-        row = self._locked_row(search, number)
-        sequence = row.sequence() + WRITTEN & MASK
-        self.rows.post_entry(row, number, slot, sequence, tag, key, value, reference)

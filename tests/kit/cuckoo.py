@@ -160,7 +160,7 @@ class Clients(Testbed):
 
     def holds(self) -> Where:
         """With all of its locks, before a client notes what it will write."""
-        return lambda verb, address: verb == "write_gather" and self._in_journal(address) > STATE
+        return lambda verb, address: verb == "write_words" and self._in_journal(address) > STATE
 
     def _in_journal(self, address: int) -> int:
         """The offset in a journal; -1: it is elsewhere."""
@@ -169,8 +169,8 @@ class Clients(Testbed):
         return -1
 
     def writes(self, number: int = 1) -> Where:
-        """The write of that number to header lines: of a row's first, of its even sequence, and so
-        on. Between the two is that of the entry."""
+        """The write of that number to rows: of the header line, of the entry, of the sequence, and
+        so on."""
         left = [number]
 
         def there(verb: str, address: int) -> bool:

@@ -17,6 +17,7 @@ from limpet.stores.core.status import AGAIN, PUT
 from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, STATE
 from limpet.stores.rcuckoo.repair import Repair
+from limpet.stores.rcuckoo.rows import Entry
 
 
 class _Endpoint(PuppetEndpoint):
@@ -121,8 +122,9 @@ def test_a_key_that_is_twice_in_a_row_is_found_by_check(pools: Any) -> None:
     store.check()
     rows = store.lookup.rows
     number = store.found.first
-    row = rows.read(number)
-    rows.post_entry(row, number, 5, row.sequence() + 2, row.tag(0), b"k", b"w", 0)
+    row, entry = rows.read(number), Entry(store.parameters)
+    entry.copy(row, 0)
+    rows.post_entry(row, number, 5, row.sequence() + 2, entry)
     with pytest.raises(limpet.StoreCorrupt, match="twice"):
         store.check()
 

@@ -28,6 +28,7 @@ from kit.mutants.uncompiled import (
 from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.stores.core.status import DONE, MISSING
 from limpet.stores.rcuckoo.layout import STATE
+from limpet.stores.rcuckoo.rows import Entry
 
 
 @contextlib.contextmanager
@@ -73,9 +74,9 @@ def places_by_the_paper(place: Any) -> Any:
 
 def bless(rows: Any, number: int, slot: int, sequence: int) -> None:
     """Make the entry valid that is in the row."""
-    row = rows.read(number)
-    entry = row.tag(slot), row.key(slot), row.value(slot), row.reference(slot)
-    rows.post_entry(row, number, slot, sequence, *entry)
+    row, entry = rows.read(number), Entry(rows.parameters)
+    entry.copy(row, slot)
+    rows.post_entry(row, number, slot, sequence, entry)
 
 
 def blesses_the_first_row(self: Any, look: Any) -> None:
@@ -89,7 +90,7 @@ def blesses_what_came(self: Any, path: Any) -> None:
     for number, slot, sequence in path[1:-1]:
         bless(rows, number, slot, sequence + 4)
     number, slot, sequence = path[-1]
-    rows.post_empty(rows.read(number), number, slot, sequence + 4)
+    rows.post_entry(rows.read(number), number, slot, sequence + 4, Entry(rows.parameters))
 
 
 def is_torn_again(self: Any, row: Any, later: Any) -> bool:

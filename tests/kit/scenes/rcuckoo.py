@@ -270,7 +270,7 @@ def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
     repairer, other = clients.puppets
     made = Backward(clients)
     made.make_room()
-    clients.die(clients.writes(3), lambda store: store.insert(made.key, NEW))
+    clients.die(clients.writes(4), lambda store: store.insert(made.key, NEW))
     assert not repairer.begin(repairer.pool.recover, clients.writes())
     ended = other.begin(lambda: other.store.update(made.moving, NEW), clients.tries(2))
     assert repairer.go()
@@ -310,7 +310,7 @@ def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
     mover, reader = clients.puppets
     made = Backward(clients)
     made.make_room()
-    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), clients.writes(3))
+    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), clients.writes(4))
     checker = reader.store.checker()
     assert not reader.begin(lambda: checker._twice(0, made.moving), clients.looks())
     assert mover.go()
