@@ -20,16 +20,14 @@ cdef class KeyRows:
     cdef u64 second_at
     cdef readonly Row one
     cdef readonly Row two
-    cdef Image wide
-    cdef Image narrow
+    cdef Image first_image
+    cdef Image second_image
     cdef readonly Row row
     cdef readonly int slot
     cdef bytes value
     cdef u64 reference
-    cdef u64 before_one
-    cdef u64 before_two
-    cdef u64 after_one
-    cdef u64 after_two
+    cdef u64 first_ticket
+    cdef u64 second_ticket
 
 cdef class Lookup(InlineIndex):
     cdef readonly str name
@@ -76,19 +74,15 @@ cdef class Lookup(InlineIndex):
     @cython.final
     cdef int prefetch(self, KeyRows found) except -1
     @cython.final
-    @cython.locals(rows=Rows)
     cdef int post(self, KeyRows found) except -1
     @cython.final
-    @cython.locals(size=Py_ssize_t, is_wide=bint)
     cdef int arrive(self, KeyRows found) except -1
     @cython.final
-    @cython.locals(endpoint=Endpoint)
     cdef int post_proven(self, KeyRows found) except -1
     @cython.final
     @cython.locals(tag=u64)
     cdef bint find(self, KeyRows found, bytes key) except -1
     @cython.final
-    @cython.locals(row=Row)
     cdef int take(self, KeyRows found) except -1
     @cython.final
     cdef u64 number(self, KeyRows found) noexcept
@@ -99,8 +93,7 @@ cdef class Lookup(InlineIndex):
     @cython.locals(one=bint, two=bint, proven=bint, odd=bint)
     cdef bint is_proven(self, KeyRows found, bint both) except -1
     @cython.final
-    @cython.locals(sequence=u64)
-    cdef bint _is_copied(self, Row row, u64 before, u64 after) except -1
+    cdef bint _has_stayed(self, Row row, u64 ticket) except -1
     @cython.final
     @cython.locals(first=u64, before=u64, second=u64, then=u64)
     cdef bint _stands(

@@ -1,12 +1,14 @@
 """Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
-A key is looked up by reading both of its rows in one phase, by one covering read if they are
-adjacent: the sequences of both, the rows, the sequences again. An entry is valid if its row is
-whole, and had the same sequence before and after. A key is missing if both rows are and had: they
-were as they were read at the moment between the last row and the first of the later sequences. So
-an entry that moves from the row that was read later to the one that was read first is not missed
-(C3); the paper reads no version again. A long value is read from its extent, in a second phase.
-`get_many` has the same phases for all of its keys.
+A key is looked up by reading both of its rows in one phase, and then the sequences of both again. An
+entry is valid if its row is whole, and its sequence has stayed. A key is missing if this is so of
+both rows: they were as they were read at the moment between the second row and the first of the
+sequences. So an entry that moves from the row that was read later to the one that was read first is
+not missed (C3); the paper reads no version again. A long value is read from its extent, in a second
+phase. `get_many` has the same phases for all of its keys.
+
+Deviation: the paper reads two adjacent rows together. Here each row is a read of its own, as a
+sequence has to be the first word that is read of its row (rows.py).
 
 Where memory is mapped and hardware-coherent, a client looks at the rows where they are, copies the
 value, and reads the sequences again after that (`stands`), by verbs of the background, as every get
@@ -26,7 +28,7 @@ from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineIndex
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, DONE, MISSING
-from limpet.stores.rcuckoo.layout import EXTENT, HEAD_WORDS, LOOKS_MAX, SEQUENCE
+from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX, SEQUENCE
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
@@ -53,18 +55,16 @@ class KeyRows:
         """Addresses of the rows."""
         self.one = rows.row(direct)
         self.two = rows.row(direct)
-        self.wide: Any = None if direct else rows.image(2, False)
-        self.narrow: Any = None if direct else rows.image(1, False)
-        """What is read if it is not direct: both rows, or the first one; the second one."""
+        self.first_image: Any = None if direct else rows.image(1, False)
+        self.second_image: Any = None if direct else rows.image(1, False)
+        """What is read if it is not direct."""
         self.row = self.one
         self.slot = -1
         self.value = b""
         self.reference = 0
-        self.before_one = 0
-        self.before_two = 0
-        self.after_one = 0
-        self.after_two = 0
-        """Tickets of the sequences, if it is not direct: those before and those after the rows."""
+        self.first_ticket = 0
+        self.second_ticket = 0
+        """Of the sequences that are read again, if it is not direct."""
 
 
 class Lookup(InlineIndex):
@@ -219,46 +219,30 @@ class Lookup(InlineIndex):
         self.endpoint.prefetch(found.second_at, 8 * HEAD_WORDS)
 
     def post(self, found: KeyRows) -> None:
-        """Post the reads of the key's rows; of adjacent ones one covering read. After `wait`,
-        `arrive`."""
-        rows = self.rows
+        """Post the reads of the key's rows. After `wait`, `arrive`."""
+        # ORDER: a sequence, the first word, is read before the rest.
         if found.direct:
-            # ORDER: a sequence, the first word of its line, is read first.
             found.one.address = found.first_at
             found.two.address = found.second_at
             self.endpoint.post_read(found.first_at, found.one.head, HEAD_WORDS)
             self.endpoint.post_read(found.second_at, found.two.head, HEAD_WORDS)
-        elif found.second == found.first + 1:
-            rows.post(found.wide, found.first, 2)
-        elif found.first == found.second + 1:
-            rows.post(found.wide, found.second, 2)
         else:
-            rows.post(found.wide, found.first, 1)
-            rows.post(found.narrow, found.second, 1)
+            self.rows.post(found.first_image, found.first, 1)
+            self.rows.post(found.second_image, found.second, 1)
 
     def arrive(self, found: KeyRows) -> None:
         """After the phase: have the rows that were read."""
         if not found.direct:
-            size = self.rows.row_words
-            is_wide = found.second == found.first + 1 or found.first == found.second + 1
-            found.one.arrive(found.wide, size if is_wide and found.second < found.first else 0)
-            if is_wide:
-                found.two.arrive(found.wide, size if found.first < found.second else 0)
-            else:
-                found.two.arrive(found.narrow, 0)
+            found.one.arrive(found.first_image, 0)
+            found.two.arrive(found.second_image, 0)
 
     def post_proven(self, found: KeyRows) -> None:
         """Post these reads so that `is_proven` can say, after `wait`, whether they count."""
-        endpoint = self.endpoint
-        if found.direct:
-            self.post(found)
-        else:
-            # ORDER: the sequences, both rows, the sequences.
-            found.before_one = endpoint.post_load(found.first_at)
-            found.before_two = endpoint.post_load(found.second_at)
-            self.post(found)
-            found.after_one = endpoint.post_load(found.first_at)
-            found.after_two = endpoint.post_load(found.second_at)
+        self.post(found)
+        if not found.direct:
+            # ORDER: after both rows.
+            found.first_ticket = self.endpoint.post_load(found.first_at)
+            found.second_ticket = self.endpoint.post_load(found.second_at)
 
     def find(self, found: KeyRows, key: bytes) -> bool:
         """Whether the rows that were read have the key; `row` and `slot` are its entry's then."""
@@ -272,12 +256,9 @@ class Lookup(InlineIndex):
 
     def take(self, found: KeyRows) -> None:
         """Copy what the entry that was found has: `value`, or `reference`."""
-        row = found.row
-        if row.size(found.slot) == EXTENT:
-            found.reference = row.reference(found.slot)
-        else:
-            found.reference = 0
-            found.value = row.value_there(found.slot)
+        found.reference = found.row.reference_there(found.slot)
+        if not found.reference:
+            found.value = found.row.value_there(found.slot)
 
     def number(self, found: KeyRows) -> int:
         """The number of the row with the entry that was found."""
@@ -303,22 +284,17 @@ class Lookup(InlineIndex):
         if found.direct:
             proven = self._stands(found, one, two, 0, 0)
         else:
-            proven = (not one or self._is_copied(found.one, found.before_one, found.after_one)) and (
-                not two or self._is_copied(found.two, found.before_two, found.after_two)
+            proven = (not one or self._has_stayed(found.one, found.first_ticket)) and (
+                not two or self._has_stayed(found.two, found.second_ticket)
             )
         if not proven:
             odd = found.two.head[SEQUENCE] & 1
             self.locks.wait_for(found.second if not one or (two and odd) else found.first)
         return proven
 
-    def _is_copied(self, row: Row, before: int, after: int) -> bool:
-        """Whether a copy of a row is of a time in which its sequence did not change."""
-        sequence = self.endpoint.result(before)
-        return (
-            self.endpoint.result(after) == sequence
-            and row.head[SEQUENCE] == sequence
-            and self.rows.is_whole(row)
-        )
+    def _has_stayed(self, row: Row, ticket: int) -> bool:
+        """Whether a row that was copied is whole, and its sequence has stayed."""
+        return self.endpoint.result(ticket) == row.head[SEQUENCE] and self.rows.is_whole(row)
 
     def _stands(self, found: KeyRows, one: bool, two: bool, drops_at: int, drops: int) -> bool:
         """Whether these rows were whole, and have not changed since their header lines were read,

@@ -53,6 +53,7 @@ cdef class Row:
     @cython.locals(at=Py_ssize_t)
     cpdef bytes key(self, int slot)
     cpdef u64 reference(self, int slot) except? 0xFEEDFACEDEADBEA7
+    cdef u64 reference_there(self, int slot) except? 0xFEEDFACEDEADBEA7
     cpdef bytes value(self, int slot)
     @cython.locals(size=int, at=Py_ssize_t)
     cdef bytes value_there(self, int slot)
@@ -89,7 +90,7 @@ cdef class Rows:
     cpdef int post(self, Image image, u64 row, Py_ssize_t count) except -1
     @cython.locals(image=Image, found=Row)
     cpdef Row read(self, u64 number)
-    @cython.locals(sequence=u64, found=Row)
+    @cython.locals(found=Row, stays=bint)
     cpdef Row read_whole(self, u64 number)
     cpdef bint is_whole(self, Row row) except -1
     @cython.locals(words=u64[::1], there=u64, found=u64)

@@ -28,12 +28,14 @@ writes on one node, whose order is kept:
     2   the entry; not of one that is emptied
     3   the sequence, even, 2 more than before
 
-Reading without the lock: the sequence, the row, the sequence again. The words of the row count if
-both sequences are the same even word, since a sequence never comes again (64 bits). The first one
-is a read of its own. A read of many words says nothing of the order of its words: memcpy takes the
-end of a row first, so a sequence in the same read could be newer than an entry (ran). On a fabric
-these are verbs of one phase. Where the memory is mapped, a client reads of the row only the lines
-that it looks at, before it reads the sequence again (`Image`).
+Reading without the lock: the row, and its sequence again. The words of the row count if both
+sequences are the same even word, since a sequence never comes again (64 bits), and if the first of
+them was read before any other word that counts. So each row is a read of its own, in which the
+sequence is the first word (verbs.pyx: the first words of a read come first, the others in any order;
+memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than an
+entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
+Where the memory is mapped and coherent, a client reads of a row the header line, and then only the
+entries that it looks at, where they are, before it reads the sequence again.
 
 Where memory is not hardware-coherent a line may be as old as can be, so there the sum must hold,
 too. The paper has such a CRC everywhere. It also finds words that were damaged in memory; the
@@ -136,7 +138,7 @@ class DependentHash:
 class Row:
     """A row as it was read: the words of its header line, `head`, and its entries.
 
-    `direct`: the header line is read first, and an entry only if it is looked at, where it is.
+    `direct`: the header line was read, and an entry is read only if it is looked at, where it is.
     Else all of it was read together, and is in `image` from word `at` on. Sizes are cut to what an
     entry has, so that damaged ones do no harm.
     """
@@ -226,10 +228,12 @@ class Row:
 
     def reference(self, slot: int) -> int:
         """The reference to the extent of an entry; 0: its value is in the row."""
-        if self.size(slot) != EXTENT:
-            return 0
         self._look_at(slot)
-        return self.image.word(self.offset >> 3)
+        return self.reference_there(slot)
+
+    def reference_there(self, slot: int) -> int:
+        """The same, of the entry that was looked at last."""
+        return self.image.word(self.offset >> 3) if self.size(slot) == EXTENT else 0
 
     def value(self, slot: int) -> bytes:
         """The value of an entry that has it in the row; of others b""."""
@@ -348,12 +352,10 @@ class Rows:
 
     def read_whole(self, number: int) -> Row | None:
         """A copy of a row as it was at one moment; None: it is being written. Not in a phase."""
-        sequence = self.endpoint.load(self.address(number))
-        # ORDER: the sequence, the row, the sequence again.
         found = self.read(number)
-        if self.endpoint.load(self.address(number)) != sequence or found.sequence() != sequence:
-            return None
-        return found if self.is_whole(found) else None
+        # ORDER: the row, whose first word is read first, and its sequence again.
+        stays = self.endpoint.load(self.address(number)) == found.head[SEQUENCE]
+        return found if stays and self.is_whole(found) else None
 
     def is_whole(self, row: Row) -> bool:
         """Whether no client had begun to write the row, and its sum holds, if it has one."""

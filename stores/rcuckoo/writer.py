@@ -290,7 +290,7 @@ class Writer:
         if there:
             if mode == INSERT:
                 return EXISTS
-            old = found.row.reference(found.slot)
+            old = found.row.reference_there(found.slot)
             if expected is not None:
                 self.lookup.take(found)
                 if self.lookup.value(found) != expected:

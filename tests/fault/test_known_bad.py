@@ -109,7 +109,6 @@ TABLE: Final = [
         (*WRONG, "client 0", "client 1", "no end"),
     ),
     Variant(RCUCKOO, rcuckoo.SPINS, of_paths("ua|ua|ub ga"), ("no end",)),
-    Variant(RCUCKOO, rcuckoo.NOT_READ_AGAIN, scheduled("rcuckoo", "ua ua|ga ga"), ("history",)),
     Variant(RCUCKOO, rcuckoo.BLESSED, Kills(rcuckoo_scenes.of_update)),
     Variant(RCUCKOO, rcuckoo.GOOD_COPY_CLEARED, Kills(rcuckoo_scenes.of_path)),
     Variant(RCUCKOO, rcuckoo.LEASE_OF_THE_DEAD, Kills(rcuckoo_scenes.of_two_deaths)),

@@ -645,8 +645,8 @@ ROUND_TRIPS = {
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
 
-ROW = 64 + 8 * (32 + 64)
-"""Of a store of kind rcuckoo, with keys of up to 31 bytes and values of up to 64 in a row."""
+HEADS = 2 * 64
+"""Of two rows of a store of kind rcuckoo."""
 LOCO_ENTRY = 32 + 32 + 64
 """Of a store of kind loco, with keys of up to 32 bytes and values of up to 64 in the data array."""
 _READ = {"get": 16 + 32, "miss": 264, "large get": 16 + 4096 + 20_000, "insert": 8 + 2 * 256}
@@ -668,14 +668,9 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
-    # two rows of 8 entries; of those that are looked at where they are, the sequences after that are
-    # looks like that of a pin
-    "rcuckoo": {
-        "get": 2 * ROW + 16,
-        "miss": 2 * ROW + 16,
-        "large get": 2 * ROW + 16 + 4096 + 20_000,
-        "update": 2 * ROW,
-    },
+    # the header lines of two rows; an entry is looked at where it is, which is counted apart, as are
+    # the looks that stand for a pin
+    "rcuckoo": {"get": HEADS, "miss": HEADS, "large get": HEADS + 4096 + 20_000, "update": HEADS},
     # the tracker's position, and an entry; holding the lock, the journal's intent, too
     "loco": {
         "get": 8 + LOCO_ENTRY,
