@@ -101,9 +101,9 @@ OF_GROWTH: Final = frozenset({
 })  # fmt: skip
 """Named crash points of subtables that are made and split: tests/fault/test_growth.py and
 tests/stores/test_dtx.py have them."""
-_ROWS: Final = Checksum(
+_ENTRIES: Final = Checksum(
     size_max=16,
-    text="of a row with its values, of at most `value_size` bytes (here 16); longer ones are in "
+    text="of an entry with its value, of at most `value_size` bytes (here 16); longer ones are in "
     "objects, which have none",
 )
 _WHOLE: Final = Checksum(1 << 40, "of the value, in its buffer or beside it")
@@ -175,7 +175,10 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=5000,
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
-        checksum=_ROWS,
+        checksum=Checksum(
+            text="none where memory is hardware-coherent, as it is here: the sequence of a row shows "
+            "that no client was writing it; elsewhere a sum of a row with its values"
+        ),
         waits_for_stopped=True,
     ),
     "loco": FaultProfile(
@@ -183,7 +186,7 @@ FAULT_PROFILES: Final = {
         capacity_never=5000,
         explorer_capacity=16,
         explorer={"locks": 2, "tracker": 4},
-        checksum=_ROWS,
+        checksum=_ENTRIES,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
