@@ -209,7 +209,7 @@ FAULT_PROFILES: Final = {
             "baselines/dtx/recovery.py",
             "sherman/in_place_commit.py",
         ),
-        checksum=_ROWS,
+        checksum=_ENTRIES,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
@@ -217,7 +217,7 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},
         capacity_never=60_000,
         sources=("sherman/in_place_commit.py",),
-        checksum=_ROWS,
+        checksum=_ENTRIES,
         waits_for_stopped=True,
     ),
     "pdpm": FaultProfile(
