@@ -144,7 +144,8 @@ class RcuckooCheck:
         store = self.store
         if attempt > LOOKS_MAX and self._is_torn(table, row):
             raise StoreCorrupt(
-                f"{store.name}: row {row} of table {table} is not whole, and no client is writing it"
+                f"{store.name}: row {row} of table {table} is not whole, and no client is writing "
+                "it"
             )
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
@@ -207,7 +208,8 @@ class RcuckooCheck:
             if row is None:
                 return None
             there = [slot for slot in range(SLOTS) if row.size(slot)]
-            wrong = next(filter(None, (self._wrong(table, number, row, slot) for slot in there)), "")
+            faults = (self._wrong(table, number, row, slot) for slot in there)
+            wrong = next(filter(None, faults), "")
             if self.endpoint.load(rows.address(number)) != row.sequence():
                 return None  # another client has changed it since
         keys = [row.key(slot) for slot in there]

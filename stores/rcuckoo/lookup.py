@@ -1,8 +1,8 @@
 """Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
-A key is looked up by reading both of its rows in one phase, and then the sequences of both again. An
-entry is valid if its row is whole, and its sequence has stayed. A key is missing if this is so of
-both rows: they were as they were read at the moment between the second row and the first of the
+A key is looked up by reading both of its rows in one phase, and then the sequences of both again.
+An entry is valid if its row is whole, and its sequence has stayed. A key is missing if this is so
+of both rows: they were as they were read at the moment between the second row and the first of the
 sequences. So an entry that moves from the row that was read later to the one that was read first is
 not missed (C3); the paper reads no version again. A long value is read from its extent, in a second
 phase. `get_many` has the same phases for all of its keys.
@@ -18,7 +18,7 @@ without a pin does (inline.py).
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT
@@ -32,6 +32,7 @@ from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX, SEQUENCE
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
+
 
 class KeyRows:
     """The two rows of a key, and its entry in them.
@@ -192,8 +193,10 @@ class Lookup(InlineIndex):
         """Work out a key's hash, table and rows; set rows and locks to those of the table."""
         found.hash = hash64(key)
         found.table = self.table_of(found.hash)
-        self.enter_table(self.tables[found.table])
-        places, base = self.places, self.rows.base
+        base = self.tables[found.table] + self.rows_at
+        if self.rows.base != base:
+            self.enter_table(self.tables[found.table])
+        places = self.places
         places.place(found.hash)
         found.first = places.first
         found.second = places.second
@@ -368,7 +371,7 @@ class Lookup(InlineIndex):
     def damaged(self, found: KeyRows) -> StoreCorrupt:
         """The error when `is_damaged`."""
         return StoreCorrupt(
-            f"{self.name}: row {found.first} or {found.second} of table {found.table} is not whole, "
-            "and no client is writing it: memory was damaged. Other keys can be read; destroy the "
-            "pool"
+            f"{self.name}: row {found.first} or {found.second} of table {found.table} is not "
+            "whole, and no client is writing it: memory was damaged. Other keys can be read; "
+            "destroy the pool"
         )

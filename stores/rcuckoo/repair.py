@@ -216,7 +216,7 @@ class Repair:
 
     def _settle_path(self, look: JournalLook) -> None:
         rows = self.store.lookup.rows
-        number, slot, sequence = look.path[0]
+        number, _, sequence = look.path[0]
         row = rows.read(number)
         if rows.is_whole(row) and row.sequence() == sequence:
             self._undo(look.path)

@@ -31,9 +31,9 @@ writes on one node, whose order is kept:
 Reading without the lock: the row, and its sequence again. The words of the row count if both
 sequences are the same even word, since a sequence never comes again (64 bits), and if the first of
 them was read before any other word that counts. So each row is a read of its own, in which the
-sequence is the first word (verbs.pyx: the first words of a read come first, the others in any order;
-memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than an
-entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
+sequence is the first word (verbs.pyx: a read takes its first words first, and the others in any
+order; memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than
+an entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
 Where the memory is mapped and coherent, a client reads of a row the header line, and then only the
 entries that it looks at, where they are, before it reads the sequence again.
 
@@ -82,15 +82,15 @@ from limpet.stores.rcuckoo.layout import (
     ENTRY_AT,
     EXTENT,
     HEAD_WORDS,
-    KEY_SIZES,
     KEY_SIZE_SHIFT,
+    KEY_SIZES,
     REDO_AT,
     SEQUENCE,
     SLOTS,
     SUM,
     TAGS,
-    VALUE_SIZES,
     VALUE_SIZE_SHIFT,
+    VALUE_SIZES,
 )
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ Deviations, besides: an insert reads all rows under its locks only when it needs
 always does); the table is checked for a path from both of the key's rows.
 
 Round trips without conflict: get 1 (2 for an extent that is read at once, and one more if the last
-value that was found was in its row), update, delete and insert 2, and more for a path. All operations are in posted form: exchanges are the round trips (verbs.pyx).
+value that was found was in its row), update, delete and insert 2, and more for a path. All
+operations are in posted form: exchanges are the round trips (verbs.pyx).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ cdef class Writer:
     cdef int _post_locked(self, KeyRows found) except -1
     @cython.locals(begin=u64)
     cdef int _hold(self, PathSearch search, u64 row) except -1
-    @cython.locals(rows=Rows, search=PathSearch, there=bint, row=Row, old=u64)
+    @cython.locals(rows=Rows, search=PathSearch, there=bint, whole=bint, old=u64)
     cdef int _execute(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
     cdef int _refuse(self, KeyRows found) except -1
     cdef bint _find_vacant(self, KeyRows found) except -1

@@ -284,9 +284,12 @@ class Writer:
         """Write, under the locks: DONE, EXISTS, MISSING or LOST."""
         rows = self.rows
         there = self.lookup.find(found, key)
-        for row in (found.one, found.two):
-            if not (there and row is not found.row) and not rows.is_whole(row):
-                self._refuse(found)
+        if there:
+            whole = rows.is_whole(found.row)
+        else:
+            whole = rows.is_whole(found.one) and rows.is_whole(found.two)
+        if not whole:
+            self._refuse(found)
         if there:
             if mode == INSERT:
                 return EXISTS

@@ -668,8 +668,8 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
-    # the header lines of two rows; an entry is looked at where it is, which is counted apart, as are
-    # the looks that stand for a pin
+    # the header lines of two rows; an entry is looked at where it is, which is counted apart, as
+    # are the looks that stand for a pin
     "rcuckoo": {"get": HEADS, "miss": HEADS, "large get": HEADS + 4096 + 20_000, "update": HEADS},
     # the tracker's position, and an entry; holding the lock, the journal's intent, too
     "loco": {

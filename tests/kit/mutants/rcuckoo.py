@@ -113,7 +113,8 @@ def looks_once_if(is_meant: Callable[[bool], bool]) -> tuple[Change, ...]:
 
     def is_proven(shipped: Any) -> Any:
         def run(self: Any, found: Any, both: bool) -> bool:
-            return bool((first_sequences_are_even if is_meant(both) else shipped)(self, found, both))
+            chosen = first_sequences_are_even if is_meant(both) else shipped
+            return bool(chosen(self, found, both))
 
         return run
 
