@@ -176,8 +176,8 @@ FAULT_PROFILES: Final = {
         capacity_never=5000,
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
         checksum=Checksum(
-            text="none where memory is hardware-coherent, as it is here: the sequence of a row "
-            "shows that no client was writing it; elsewhere a sum of a row with its values"
+            text="none where memory is one host's and coherent, as it is here: the sequence of a "
+            "row shows that no client was writing it; elsewhere a sum of a row with its values"
         ),
         waits_for_stopped=True,
     ),

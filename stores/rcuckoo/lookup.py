@@ -10,7 +10,7 @@ phase. `get_many` has the same phases for all of its keys.
 Deviation: the paper reads two adjacent rows together. Here each row is a read of its own, as a
 sequence has to be the first word that is read of its row (rows.py).
 
-Where memory is mapped and hardware-coherent, a client looks at the rows where they are, copies the
+Where memory is mapped, and rows have no sums, a client looks at the rows where they are, copies the
 value, and reads the sequences again after that (`stands`), by verbs of the background, as every get
 without a pin does (inline.py).
 """
@@ -88,9 +88,10 @@ class Lookup(InlineIndex):
         self.rows_at = parameters.rows_at(clients)
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
-        self.rows = Rows(pool.endpoint, parameters, not pool.parameters.coherent)
+        summed = not pool.parameters.coherent or pool.parameters.multi_host
+        self.rows = Rows(pool.endpoint, parameters, summed)
         self.row_size = 8 * parameters.row_words
-        self.direct = pool.is_in_place
+        self.direct = pool.is_in_place and not summed
         self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, pool.client, parameters, self.journal)
         self.found = KeyRows(self.rows, self.direct)

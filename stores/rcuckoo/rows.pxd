@@ -97,7 +97,9 @@ cdef class Rows:
     cdef u64 _sum(self, Row row) except? 0xFEEDFACEDEADBEA7
     cpdef bint is_same(self, Row row, Row later) except -1
     @cython.locals(words=u64[::1], at=Py_ssize_t, size=u64)
-    @cython.locals(words=u64[::1], ones=u64, shift=u64, at=Py_ssize_t, address=u64)
+    @cython.locals(
+        words=u64[::1], ones=u64, shift=u64, at=Py_ssize_t, address=u64, kept=bint
+    )
     cpdef int post_entry(self, Row row, u64 number, u64 slot, u64 sequence, Entry entry) except -1
     @cython.locals(words=u64[::1], at=Py_ssize_t, index=Py_ssize_t)
     cdef int _add_sum(self, Row row, u64 slot, Entry entry) except -1

@@ -3,8 +3,8 @@
 Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at whole cache lines.
 
     0     sequence      even: the row is whole; odd: a client is writing it, or was killed at that
-    8     sum           CRC of all words of the row but this one (fabric.py: `crc_pair`), only where
-                        memory is not hardware-coherent; elsewhere 0
+    8     sum           CRC of all words of the row but this one (fabric.py: `crc_pair`), where rows
+                        have sums; elsewhere 0
     16    tags          byte i: 8 bits of the hash of the key in entry i
     24    key sizes     byte i: bytes of that key
     32    value sizes   two words; 16 bits of each entry: 0 no entry; EXTENT: the value is in an
@@ -24,7 +24,7 @@ whole, and empty.
 Writing. Only the client that holds a row's lock (locks.py) writes it, an entry at a time, in three
 writes on one node, whose order is kept:
 
-    1   the sequence, odd, and the other words of the header line as they will be
+    1   the sequence, odd, and the other words of the header line as they will be, if any changes
     2   the entry; not of one that is emptied
     3   the sequence, even, 2 more than before
 
@@ -34,12 +34,14 @@ them was read before any other word that counts. So each row is a read of its ow
 sequence is the first word (verbs.pyx: a read takes its first words first, and the others in any
 order; memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than
 an entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
-Where the memory is mapped and coherent, a client reads of a row the header line, and then only the
-entries that it looks at, where they are, before it reads the sequence again.
+Where the memory is mapped, and rows have no sums, a client reads of a row the header line, and then
+only the entries that it looks at, where they are, before it reads the sequence again.
 
-Where memory is not hardware-coherent a line may be as old as can be, so there the sum must hold,
-too. The paper has such a CRC everywhere. It also finds words that were damaged in memory; the
-sequence does not.
+Rows have sums where a sequence does not prove a row. Where memory is not hardware-coherent, a line
+may be as old as can be. In a pool of several hosts, one word of a client that was declared dead may
+land late (`guard`, verbs.pyx): in a header line it would lose other clients' keys, and nobody would
+see it. There the sum must hold, too, and each row is read as a whole. The paper has such a CRC
+everywhere. It also finds words that were damaged in memory; the sequence does not.
 
 A kill leaves a row
     before the end of 1    with the old sequence, and unchanged: it is the first word
@@ -48,9 +50,9 @@ A kill leaves a row
                            client's journal (locks.py), or in the next row of the path
     after 3                whole and new
 Nobody takes a row with an odd sequence for whole. Before another client can take its lock, repair
-(repair.py) writes it again in the same way; so of a repairer that is killed, too. A client that
-wakes up after it was fenced is dead (membership.py) or makes no step (`guard`, verbs.pyx), so none
-of these writes comes late.
+(repair.py) writes it again in the same way; so of a repairer that is killed, too. A client that was
+fenced is dead (membership.py), so none of its writes comes late; or, in a pool of several hosts, it
+makes no step but the one in which it stood (`guard`).
 
 Deviations from the paper. Its row ends with the version and the CRC, so each get and each write
 computes CRCs. Its lock table is kept apart (locks.py): one lock of many rows is most often that of
@@ -311,7 +313,7 @@ class Entry:
 class Rows:
     """The rows of the table whose first row is at address `base`, which its user sets.
 
-    `summed`: rows have sums, as memory is not hardware-coherent.
+    `summed`: rows have sums.
     """
 
     def __init__(self, endpoint: Any, parameters: RcuckooParameters, summed: bool) -> None:
@@ -398,7 +400,14 @@ class Rows:
         if self.summed:
             self._add_sum(row, slot, entry)
         address = self.address(number)
-        self.endpoint.post_write(address, words, CHANGED_WORDS)
+        kept = (
+            words[TAGS] == row.head[TAGS]
+            and words[KEY_SIZES] == row.head[KEY_SIZES]
+            and words[VALUE_SIZES] == row.head[VALUE_SIZES]
+            and words[VALUE_SIZES + 1] == row.head[VALUE_SIZES + 1]
+        )
+        # What stays is not written: the fewer words, the fewer can land late (docs/hosts.md).
+        self.endpoint.post_write(address, words, TAGS if kept else at + 1)
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         if entry.count:
             # ORDER: the odd sequence before the entry.
