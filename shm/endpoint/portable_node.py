@@ -216,7 +216,9 @@ class Node:
         return self.lost
 
     def copy_out(self, offset: int, size: int) -> bytes:
-        if size > WORDWISE or offset & 7:
+        if offset & 7:
+            return bytes(self.raw[offset : offset + size])
+        if size > WORDWISE:
             # ORDER: two words before the others, as verbs.pyx promises; memcpy may begin at the
             # end.
             first = bytes(self.raw[offset : offset + 16])
