@@ -708,8 +708,12 @@ BYTES_WRITTEN = {
     "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 22, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
     # journal: lock and state, step, sizes, redo image and state; header line, entry, sequence
-    "rcuckoo": dict.fromkeys(("insert", "update"), 16 + 24 + 16 + 8 + 48 + 16 + 8)
-    | {"get": 0, "miss": 0, "delete": 16 + 24 + 8 + 48 + 8},
+    "rcuckoo": {
+        **dict.fromkeys(("get", "miss"), 0),
+        "insert": 16 + 24 + 16 + 8 + 40 + 16 + 8,
+        "update": 16 + 24 + 16 + 8 + 16 + 16 + 8,  # all sizes stay
+        "delete": 16 + 24 + 8 + 40 + 8,
+    },
     # checksum, sizes, link, key and a word of value; of an update, twice; states; the journal; the
     # message and the position
     "loco": {
