@@ -102,10 +102,10 @@ OF_GROWTH: Final = frozenset({
 })  # fmt: skip
 """Named crash points of subtables that are made and split: tests/fault/test_growth.py and
 tests/stores/test_dtx.py have them."""
-_ROWS: Final = Checksum(
+_IN_TABLES: Final = Checksum(
     size_max=16,
-    text="of a row with its values, of at most `value_size` bytes (here 16); longer ones are in "
-    "objects, which have none",
+    text="of an entry or a node with its values, of at most `value_size` bytes (here 16); longer "
+    "ones are in objects, which have none",
 )
 _WHOLE: Final = Checksum(1 << 40, "of the value, in its buffer or beside it")
 _REPLICATED: Final = FaultProfile(
@@ -176,7 +176,10 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=5000,
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
-        checksum=_ROWS,
+        checksum=Checksum(
+            text="none where memory is one host's and coherent, as it is here: the sequence of a "
+            "row shows that no client was writing it; elsewhere a sum of a row with its values"
+        ),
         waits_for_stopped=True,
     ),
     "loco": FaultProfile(
@@ -184,7 +187,7 @@ FAULT_PROFILES: Final = {
         capacity_never=5000,
         explorer_capacity=16,
         explorer={"locks": 2, "tracker": 4},
-        checksum=_ROWS,
+        checksum=_IN_TABLES,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
@@ -207,7 +210,7 @@ FAULT_PROFILES: Final = {
             "baselines/dtx/recovery.py",
             "sherman/in_place_commit.py",
         ),
-        checksum=_ROWS,
+        checksum=_IN_TABLES,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
@@ -215,7 +218,7 @@ FAULT_PROFILES: Final = {
         {"value_size": 16},
         capacity_never=60_000,
         sources=("sherman/in_place_commit.py",),
-        checksum=_ROWS,
+        checksum=_IN_TABLES,
         waits_for_stopped=True,
     ),
     "pdpm": FaultProfile(

@@ -116,6 +116,16 @@ static inline void limpet_words_out(void *to, const void *from, size_t words) {
         return;
     }
     const char *end = (const char *)from + 8 * (words & ~(size_t)1);
+#if !defined(__x86_64__)
+    /* ORDER: the first two words before the others: the sequence of a row before its header line.
+     * On x86-64 loads stay in order. */
+    if (words > 2) {
+        *(limpet_loose_pair *)to = *(const volatile limpet_pair *)from;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        from = (const char *)from + 16;
+        to = (char *)to + 16;
+    }
+#endif
 #pragma GCC unroll 4
     for (; (const char *)from != end; from = (const char *)from + 16, to = (char *)to + 16)
         *(limpet_loose_pair *)to = *(const volatile limpet_pair *)from;
@@ -144,6 +154,11 @@ static inline void limpet_copy_out(void *to, const void *from, size_t n) {
     if (n <= 8 * LIMPET_WORDWISE && (((uintptr_t)from) & 7) == 0) {
         limpet_words_out(to, from, n >> 3);
         memcpy((char *)to + (n & ~(size_t)7), (const char *)from + (n & ~(size_t)7), n & 7);
+    } else if ((((uintptr_t)from) & 7) == 0) {
+        /* ORDER: the first two words before the others; memcpy may begin at the end. */
+        limpet_words_out(to, from, 2);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        memcpy((char *)to + 16, (const char *)from + 16, n - 16);
     } else {
         memcpy(to, from, n);
     }

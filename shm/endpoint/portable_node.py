@@ -216,8 +216,13 @@ class Node:
         return self.lost
 
     def copy_out(self, offset: int, size: int) -> bytes:
-        if size > WORDWISE or offset & 7:
+        if offset & 7:
             return bytes(self.raw[offset : offset + size])
+        if size > WORDWISE:
+            # ORDER: two words before the others, as verbs.pyx promises; memcpy may begin at the
+            # end.
+            first = bytes(self.raw[offset : offset + 16])
+            return first + bytes(self.raw[offset + 16 : offset + size])
         end = offset + (size & ~7)
         # ORDER: one word after the other, as verbs.pyx promises of two.
         words = self.words[offset >> 3 : end >> 3].tolist()

@@ -5,7 +5,9 @@ Address: 64 bits, node << 40 | offset (node 8 bits, offset 40 bits). Node 255 is
 segment.
 
 Promises of a verb
-    Aligned 8-byte words are read and written whole, never more. `load` acquires, `store` releases,
+    Aligned 8-byte words are read and written whole, never more. A read of aligned words, up to 64
+    KiB, takes the first one before all but the second, and the second before all others; the others
+    come in any order. `load` acquires, `store` releases,
     every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
     A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
     So does a verb on a node whose state word is not that of its mapping: the node was replaced

@@ -5,7 +5,8 @@ run in the loops of every store (base.py). `key_size` and `value_size`, of the p
 bytes of the longest key, and of the longest value that is in the table itself.
 
 A get without a pin, of a kind that `glances`. Its table proves what was read of it: an entry by its
-checksum, a missing key by words that are read again (a tree has another proof: tx_trees.py). A pin
+checksum or by the sequence of its row, a missing key by words that are read again (a tree has
+another proof: tx_trees.py). A pin
 adds that the table is still one, and that objects stay. So a get reads the table without a pin, and
 then looks at the word DROPS: if it is as when this handle last found its store, the store was not
 dropped until then, and all that was read was of its table. If anything else was seen (a torn entry,

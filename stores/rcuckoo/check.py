@@ -15,20 +15,19 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.core.names import shown
 from limpet.stores.core.whole import check_each, wrong_with_object
 from limpet.stores.rcuckoo.layout import (
-    INLINE,
+    EXTENT,
+    HEAD_WORDS,
+    KEY_SIZES,
     LEASE,
-    LENGTH_MASK,
-    LENGTH_SHIFT,
     LOOKS_MAX,
     SLOTS,
-    TRAILER_WORDS,
+    VALUE_SIZES,
 )
-from limpet.stores.rcuckoo.repair import JournalLook, Repair
+from limpet.stores.rcuckoo.repair import WRITTEN, JournalLook, Repair
 
 BATCH: Final = 64
 """Rows that are read in one operation."""
@@ -48,28 +47,35 @@ class RcuckooCheck:
 
     # ---- the whole table ------------------------------------------------------------------------
 
-    def _headers(self, table: int) -> Any:
-        """A copy of the headers of a table, as an array of shape (rows, 8)."""
+    def _words(self, table: int) -> Any:
+        """A copy of a table's rows, as an array of words."""
         store, rows = self.store, self.rows
         address, count = store.lookup.tables[table] + store.lookup.rows_at, store.lookup.row_count
         raw = self.endpoint.read(address, 8 * rows.row_words * count)
-        words = np.frombuffer(raw, dtype="<u8").reshape(count, rows.row_words)
-        return words[:, : SLOTS * rows.entry_words : rows.entry_words]
+        return np.frombuffer(raw, dtype="<u8").reshape(count, rows.row_words)
+
+    def _sizes(self, words: Any) -> Any:
+        """The sizes of values in these rows, as an array of shape (rows, 8)."""
+        heads = np.ascontiguousarray(words[:, VALUE_SIZES : VALUE_SIZES + SLOTS // 4])
+        return heads.view("<u2")
 
     def count(self) -> int:
         """How many entries there are; one that is being moved, or was when its client died, counts
         twice."""
         within = self.store.within
-        return sum(int(np.count_nonzero(within(self._headers, table))) for table in self._tables())
+        return sum(
+            int(np.count_nonzero(self._sizes(within(self._words, table))))
+            for table in self._tables()
+        )
 
     def references(self) -> Any:
         """References to all extents on nodes in service, as uint64."""
         found = [np.empty(0, dtype=np.uint64)]
         for table in self._tables():
             with contextlib.suppress(NodeFailed):  # its extents are on the same node
-                headers = self._headers(table).ravel()
-                linked = headers[(headers != 0) & (headers & np.uint64(INLINE) == 0)]
-                found.append(linked & np.uint64(REFERENCE_MASK))
+                words = self._words(table)
+                first = words[:, HEAD_WORDS :: self.rows.entry_words][:, :SLOTS]
+                found.append(first[self._sizes(words) == EXTENT])
         return np.concatenate(found)
 
     def _tables(self) -> range:
@@ -84,55 +90,53 @@ class RcuckooCheck:
         """
         for table in self._tables():
             found: dict[bytes, None] = {}
-            versions = [-1] * self.store.lookup.row_count
+            sequences = [-1] * self.store.lookup.row_count
             for number in range(self.store.lookup.row_count + PASSES):
                 before = len(found)
-                changed = self._changed(table, versions)
+                changed = self._changed(table, sequences)
                 for start in range(0, len(changed), BATCH):
-                    self._read_keys(table, changed[start : start + BATCH], versions, found)
+                    self._read_keys(table, changed[start : start + BATCH], sequences, found)
                 if not changed or (number >= PASSES and len(found) == before):
                     break
             yield from found
 
-    def _changed(self, table: int, versions: list[int]) -> list[int]:
-        """The rows that have other versions than these."""
+    def _changed(self, table: int, sequences: list[int]) -> list[int]:
+        """The rows that have other sequences than these."""
         size = 8 * self.rows.row_words
-        trailer = (
-            self.store.lookup.tables[table] + self.store.lookup.rows_at + size - 8 * TRAILER_WORDS
-        )
+        base = self.store.lookup.tables[table] + self.store.lookup.rows_at
         scope = self.endpoint.background(True)
         try:
             return [
                 row
-                for row, version in enumerate(versions)
-                if version < 0 or self.endpoint.load(trailer + size * row) != version
+                for row, sequence in enumerate(sequences)
+                if sequence < 0 or self.endpoint.load(base + size * row) != sequence
             ]
         finally:
             self.endpoint.background(scope)
 
     def _read_keys(
-        self, table: int, some: list[int], versions: list[int], found: dict[bytes, None]
+        self, table: int, some: list[int], sequences: list[int], found: dict[bytes, None]
     ) -> None:
         for row in some:
             attempt = 0
-            while not self._read_row(table, row, versions, found):
+            while not self._read_row(table, row, sequences, found):
                 self._wait(table, row, attempt)
                 attempt += 1
 
     def _read_row(
-        self, table: int, row: int, versions: list[int], found: dict[bytes, None]
+        self, table: int, number: int, sequences: list[int], found: dict[bytes, None]
     ) -> bool:
-        """Add a row's keys, and its version; False if it is not whole."""
+        """Add a row's keys, and its sequence; False if it is not whole."""
         store, rows = self.store, self.rows
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
             store.lookup.enter_table(store.lookup.tables[table])
-            rows.read(0, row)
-            if not rows.is_whole(0):
+            row = rows.read_whole(number)
+            if row is None:
                 return False
-            versions[row] = rows.version(0)
-            found |= {rows.key(0, slot): None for slot in range(SLOTS) if rows.header(0, slot)}
+            sequences[number] = row.sequence()
+            found |= {row.key(slot): None for slot in range(SLOTS) if row.size(slot)}
             return True
 
     def _wait(self, table: int, row: int, attempt: int) -> None:
@@ -140,8 +144,8 @@ class RcuckooCheck:
         store = self.store
         if attempt > LOOKS_MAX and self._is_torn(table, row):
             raise StoreCorrupt(
-                f"{store.name}: row {row} of table {table} does not match its CRC, and no client "
-                "is writing it"
+                f"{store.name}: row {row} of table {table} is not whole, and no client is writing "
+                "it"
             )
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
@@ -193,61 +197,58 @@ class RcuckooCheck:
                 raise StoreCorrupt(f"{self.store.name}: row {row} of table {table}: {wrong}")
         self._check_locks(table)
 
-    def _check_row(self, table: int, row: int, seen: dict[bytes, int]) -> str | None:
+    def _check_row(self, table: int, number: int, seen: dict[bytes, int]) -> str | None:
         """The fault of a row, "" if it has none; None: it is not whole."""
         store, rows = self.store, self.rows
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
             store.lookup.enter_table(store.lookup.tables[table])
-            rows.read(0, row)
-            if not rows.is_whole(0):
+            row = rows.read_whole(number)
+            if row is None:
                 return None
-            version = rows.version(0)
-            entries = [
-                (rows.header(0, slot), rows.key(0, slot))
-                for slot in range(SLOTS)
-                if rows.header(0, slot)
-            ]
-            wrong = next(filter(None, (self._wrong(table, row, *e) for e in entries)), "")
-            if self.endpoint.load(rows.trailer(row)) != version:
+            there = [slot for slot in range(SLOTS) if row.size(slot)]
+            faults = (self._wrong(table, number, row, slot) for slot in there)
+            wrong = next(filter(None, faults), "")
+            if self.endpoint.load(rows.address(number)) != row.sequence():
                 return None  # another client has changed it since
-        keys = [key for _, key in entries]
+        keys = [row.key(slot) for slot in there]
         if not wrong and len(set(keys)) < len(keys):
             wrong = f"a key is there twice: {', '.join(map(shown, keys))}"
         for key in keys:
-            if not wrong and seen.setdefault(key, row) != row and self._twice(table, key):
+            if not wrong and seen.setdefault(key, number) != number and self._twice(table, key):
                 wrong = f"{shown(key)} is also in row {seen[key]}"
         return wrong
 
-    def _wrong(self, table: int, row: int, header: int, key: bytes) -> str:
+    def _wrong(self, table: int, number: int, row: Any, slot: int) -> str:
         """The fault of an entry, or "" if it has none."""
-        store, hashed = self.store, hash64(key)
-        if len(key) > store.key_size:
-            return f"a key of {len(key)} bytes"
-        if header >> 56 != hashed & 0xFF:
-            return f"the fingerprint is not that of {shown(key)}"
+        store, key = self.store, row.key(slot)
+        hashed, size = hash64(key), row.head[KEY_SIZES] >> 8 * slot & 0xFF
+        if size > store.key_size:
+            return f"a key of {size} bytes"
+        if row.tag(slot) != hashed & 0xFF:
+            return f"the tag is not that of {shown(key)}"
         store.lookup.places.place(hashed)
-        if row not in (store.lookup.places.first, store.lookup.places.second):
+        if number not in (store.lookup.places.first, store.lookup.places.second):
             return f"{shown(key)} does not belong there"
         if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:
             return f"{shown(key)} belongs into another table"
-        if header & INLINE:
-            length = header >> LENGTH_SHIFT & LENGTH_MASK
-            return "" if length <= store.value_size else f"{shown(key)} has {length} bytes inline"
-        return wrong_with_object(store, header & REFERENCE_MASK, key, "extent")
+        if reference := row.reference(slot):
+            return wrong_with_object(store, reference, key, "extent")
+        length = row.size(slot) - 1
+        return "" if length <= store.value_size else f"{shown(key)} has {length} bytes inline"
 
     def _twice(self, table: int, key: bytes) -> bool:
         """Whether a key is in both of its rows, and no client is moving it."""
         for attempt in range(BUSY_MAX):
-            both, rows, versions = self._copies(key)
+            both, rows, sequences = self._copies(key)
             if both is not None and both < 2:
                 return False
             if both == 2 and attempt > PASSES:
                 # ORDER: the copies, the locks, the copies again: if a client had been moving the
-                # key, one of the rows would have another version by now.
+                # key, one of the rows would have another sequence by now.
                 locked = any(self._locked(table, row) for row in rows)
-                if not locked and self._has_stayed(key, (both, rows, versions)):
+                if not locked and self._has_stayed(key, (both, rows, sequences)):
                     return True
             self._wait(table, rows[0], attempt)
         return False
@@ -258,14 +259,14 @@ class RcuckooCheck:
 
     def _copies(self, key: bytes) -> Copies:
         """The number of its rows that have a key (None: these are being changed), the rows, their
-        versions as read."""
+        sequences as read."""
         store = self.store
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            both = store.lookup.copies_of(store.found, key)
-            versions = self.rows.version(0), self.rows.version(1)
-            return both, (store.found.first, store.found.second), versions
+            both, found = store.lookup.copies_of(store.found, key), store.found
+            sequences = found.one.sequence(), found.two.sequence()
+            return both, (found.first, found.second), sequences
 
     def _check_locks(self, table: int) -> None:
         """Verify that every lock that is taken is in its holder's journal."""
@@ -326,12 +327,12 @@ class RcuckooCheck:
         self.store.lookup.enter_table(base)
         found = set()
         states = []
-        for row, _, version in look.path:
-            rows.read(0, row)
-            states.append("torn" if not rows.is_whole(0) else rows.version(0) - version)
+        for number, _, sequence in look.path:
+            row = rows.read(number)
+            states.append("torn" if not rows.is_whole(row) else row.sequence() - sequence)
         if "torn" in states:
             found.add("torn")
-        if states[0] == 1:
+        if states[0] == WRITTEN:
             found.add("written")
         if states[0] == 0:
             found.add("moving" if any(states) else "committed")

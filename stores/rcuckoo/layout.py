@@ -7,19 +7,30 @@ A table is one region of a memory node:
     then      rows      (rows.py), from a multiple of 64 on
 
 Counters of less than a word: the sequence of a journal, 56 bits, which wraps after 200 years of ten
-million states a second. The version of a row is a word; clients compare it for equality, or for one
-or two more, modulo 2^64.
+million states a second. The sequence of a row is a word; clients compare it for equality, or for up
+to four more, modulo 2^64.
 """
 
 from typing import Final
 
 SLOTS: Final = 8
 """Entries of a row."""
-TRAILER_WORDS: Final = 2
-INLINE: Final = 1
-LENGTH_SHIFT: Final = 8
-LENGTH_MASK: Final = 0xFF_FFFF
-FINGERPRINT_SHIFT: Final = 56
+HEAD_WORDS: Final = 8
+SEQUENCE: Final = 0
+SUM: Final = 1
+TAGS: Final = 2
+KEY_SIZES: Final = 3
+VALUE_SIZES: Final = 4
+"""The words of a row's header line (rows.py)."""
+CHANGED_WORDS: Final = 6
+"""As many of them are written."""
+EXTENT: Final = 0xFFFF
+"""In place of the size of a value: it is in an extent."""
+
+KEY_SIZE_SHIFT: Final = 8
+VALUE_SIZE_SHIFT: Final = 16
+"""The entry of a redo image, in a word: bits 0-7 tag, 8-15 size of the key, 16-31 as in
+VALUE_SIZES."""
 
 OWNER: Final = 0
 LEASE: Final = 8
@@ -29,6 +40,10 @@ PATH_MAX: Final = 7
 REDO: Final = 208
 """Offsets in a journal, in bytes; the most locks of an operation, and the most rows of a path. The
 locks end where the state begins, and the steps of a path where the redo image begins."""
+
+REDO_AT: Final = 2 * PATH_MAX
+ENTRY_AT: Final = REDO_AT + 1
+"""Words of an `Entry` (rows.py)."""
 
 COUNT_MASK: Final = 15
 PATH_SHIFT: Final = 4
@@ -44,11 +59,10 @@ LACKING: Final = 2
 """Results of a search: there is a path; there is none; none among the cached rows."""
 LOOKS_MAX: Final = 1000
 """A row that is not whole, or a lock whose holder does not have it, in so many looks is damaged."""
-AT_PATH: Final = 2
-"""The place in `Rows` of the first row under the locks; those of a key's rows come before."""
 EMPTY: Final = 0xFFFF_FFFF
 """In place of an entry's other row: there is no entry."""
 
+assert CHANGED_WORDS == VALUE_SIZES + SLOTS // 4 <= HEAD_WORDS
 assert HELD_MAX == PATH_MAX + 2
 assert STATE == LEASE + 8 + 8 * HELD_MAX
 assert REDO == STATE + 8 + 16 * PATH_MAX

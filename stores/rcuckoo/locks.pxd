@@ -3,8 +3,9 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.layout cimport *
-from limpet.stores.rcuckoo.rows cimport Rows
+from limpet.stores.rcuckoo.rows cimport Entry
 
+@cython.final
 cdef class LockJournal:
     cdef readonly Endpoint endpoint
     cdef public u64 at
@@ -13,16 +14,16 @@ cdef class LockJournal:
     cdef u64[::1] held
     cdef u64[::1] path
     cdef u64 steps
-    cdef u64 entry_words
 
     cpdef int adopt(self, u64 ident) except -1
     cdef u64 _state(self, u64 path) noexcept
     @cython.locals(index=u64)
     cpdef int post_held(self, u64[::1] words, u64 count) except -1
-    cpdef int step(self, u64 row, u64 slot, u64 version) noexcept
-    @cython.locals(at=u64, index=u64, size=u64)
-    cpdef int post_path(self, Rows rows, u64 place, u64 slot) except -1
+    cpdef int step(self, u64 row, u64 slot, u64 sequence) noexcept
+    @cython.locals(size=Py_ssize_t, index=Py_ssize_t)
+    cpdef int post_path(self, Entry entry) except -1
 
+@cython.final
 cdef class Locks:
     cdef readonly Endpoint endpoint
     cdef readonly Client client

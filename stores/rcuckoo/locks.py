@@ -32,9 +32,10 @@ A journal, one for each client slot of the pool
                    bits 4-7   rows of the path that is being written; 0: none
                    bits 8-63  sequence, one more in each state, modulo 2^56: it shows a waiting
                               client that the holder of a lock gets on
-    96    path     pairs that end at `redo`: row << 3 | slot, version of the row before; where the
+    96    path     pairs that end at `redo`: row << 3 | slot, sequence of the row before; where the
                    new entry goes first, the empty entry last
-    208   redo     the new entry, as it will be in the first row of the path
+    208   redo     the new entry: its tag and sizes in a word (layout.py), 0 if it is emptied; then
+                   as it will be in the first row of the path
 
 Its owner writes it, locks and state before it takes a lock, path and redo image and then the state
 before it writes a row. Nothing is written when the operation ends: a lock of a journal counts only
@@ -53,6 +54,7 @@ from limpet.stores.rcuckoo.layout import (
     PATH_MAX,
     PATH_SHIFT,
     REDO,
+    REDO_AT,
     SEQUENCE_MASK,
     SEQUENCE_SHIFT,
     STATE,
@@ -60,21 +62,20 @@ from limpet.stores.rcuckoo.layout import (
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.parameters import RcuckooParameters
-    from limpet.stores.rcuckoo.rows import Rows
+    from limpet.stores.rcuckoo.rows import Entry
 
 
 class LockJournal:
     """Our journal of a table. Its user sets `at`, its address."""
 
-    def __init__(self, endpoint: Any, entry_words: int) -> None:
+    def __init__(self, endpoint: Any) -> None:
         self.endpoint = endpoint
         self.at = 0
         self.sequence = 0
         self.count = 0
         self.held = array("Q", bytes(8 * (1 + HELD_MAX)))
-        self.path = array("Q", bytes(8 * (2 * PATH_MAX + entry_words)))
+        self.path = array("Q", bytes(16 * PATH_MAX))
         self.steps = 0
-        self.entry_words = entry_words
 
     def adopt(self, ident: int) -> None:
         """Make it the journal of this client, if it is another's; not in a phase."""
@@ -97,19 +98,20 @@ class LockJournal:
         # ORDER: the state, the last word, after the locks that it counts.
         self.endpoint.post_write(self.at + STATE - 8 * count, self.held, count + 1)
 
-    def step(self, row: int, slot: int, version: int) -> None:
-        """Add a step to the path: an entry of a row, and the row's version."""
+    def step(self, row: int, slot: int, sequence: int) -> None:
+        """Add a step to the path: an entry of a row, and the row's sequence."""
         self.path[2 * self.steps] = row << 3 | slot
-        self.path[2 * self.steps + 1] = version
+        self.path[2 * self.steps + 1] = sequence
         self.steps += 1
 
-    def post_path(self, rows: Rows, place: int, slot: int) -> None:
-        """Note the path, and the new entry, as in the row at `place`; and that it is written."""
-        at = place * rows.row_words + slot * self.entry_words
+    def post_path(self, entry: Entry) -> None:
+        """Note the path, and the new entry; and that it is written."""
         size = 2 * self.steps
-        for index in range(self.entry_words):
-            self.path[size + index] = rows.words[at + index]
-        self.endpoint.post_write(self.at + REDO - 8 * size, self.path, size + self.entry_words)
+        for index in range(size):
+            entry.words[REDO_AT - size + index] = self.path[index]
+        self.endpoint.post_write(
+            self.at + REDO - 8 * size, entry.words, size + 1 + entry.count, REDO_AT - size
+        )
         self.held[0] = self._state(self.steps)
         # ORDER: path and entry before the state that makes them valid, and that before any row.
         self.endpoint.post_write(self.at + STATE, self.held, 1)

@@ -1,57 +1,71 @@
 """Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
-A key is looked up by reading both of its rows in one phase, by one covering read if they are
-adjacent. An entry is valid if its row is whole. Before a key counts as missing, the versions of
-both rows are read again: between the two reads it may have been moved from the row that was read
-later to the one that was read first (C3). A long value is read from its extent. `get_many` has the
-same two phases for all of its keys.
+A key is looked up by reading both of its rows in one phase, and then the sequences of both again.
+An entry is valid if its row is whole, and its sequence has stayed. A key is missing if this is so
+of both rows: they were as they were read at the moment between the second row and the first of the
+sequences. So an entry that moves from the row that was read later to the one that was read first is
+not missed (C3); the paper reads no version again. A long value is read from its extent, in a second
+phase. `get_many` has the same phases for all of its keys.
+
+Deviation: the paper reads two adjacent rows together. Here each row is a read of its own, as a
+sequence has to be the first word that is read of its row (rows.py).
+
+Where memory is mapped, and rows have no sums, a client looks at the rows where they are, copies the
+value, and reads the sequences again after that (`stands`), by verbs of the background, as every get
+without a pin does (inline.py).
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT
 from limpet.shm.endpoint.states import former
-from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineIndex
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, DONE, MISSING
-from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
+from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX, SEQUENCE
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.rows import DependentHash, Rows
-
-SPARE: Final = 2
-"""A place in `rows` behind those of a key's two rows; and the next one."""
+from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
 
 
 class KeyRows:
     """The two rows of a key, and its entry in them.
 
-    `hash`: of the key. `table`: its number. `first`, `second`: its rows. `at`: the places in `Rows`
-    that they are read to, this one and the next; `at_first`, `at_second`: those of each. `place`,
-    `slot`: of its entry there, if it was found. It is valid within the operation that has chosen
-    it; outside of that it only guides the wait.
+    `hash`: of the key. `table`: its number. `first`, `second`: its rows; `one`, `two`: these as
+    they were read. `row`, `slot`: of its entry, if it was found; else `slot` is -1. `value`: of the
+    entry, `reference`: to its extent, or 0. It is valid within the operation that has chosen it;
+    outside of that it only guides the wait.
+
+    `direct`: the rows are looked at where they are (`Row`).
     """
 
-    def __init__(self, at: int = 0) -> None:
+    def __init__(self, rows: Rows, direct: bool) -> None:
+        self.direct = direct
         self.hash = 0
         self.table = 0
         self.first = 0
         self.second = 0
-        self.at = at
-        self.at_first = at
-        self.at_second = at + 1
-        self.place = 0
-        self.slot = 0
-        self.ticket_first = 0
-        self.ticket_second = 0
-        """Of the versions that are read again."""
+        self.first_at = 0
+        self.second_at = 0
+        """Addresses of the rows."""
+        self.one = rows.row(direct)
+        self.two = rows.row(direct)
+        self.first_image: Any = None if direct else rows.image(1, False)
+        self.second_image: Any = None if direct else rows.image(1, False)
+        """What is read if it is not direct."""
+        self.row = self.one
+        self.slot = -1
+        self.value = b""
+        self.reference = 0
+        self.first_ticket = 0
+        self.second_ticket = 0
+        """Of the sequences that are read again, if it is not direct."""
 
 
 class Lookup(InlineIndex):
@@ -74,10 +88,13 @@ class Lookup(InlineIndex):
         self.rows_at = parameters.rows_at(clients)
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
-        self.rows = Rows(pool.endpoint, parameters)
-        self.journal = LockJournal(pool.endpoint, parameters.entry_words)
+        summed = not pool.parameters.coherent or pool.parameters.multi_host
+        self.rows = Rows(pool.endpoint, parameters, summed)
+        self.row_size = 8 * parameters.row_words
+        self.direct = pool.is_in_place and not summed
+        self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, pool.client, parameters, self.journal)
-        self.found = KeyRows()
+        self.found = KeyRows(self.rows, self.direct)
         self.batch: list[KeyRows] = []
         self.extents: list[Objects] = []
         """For each key of a batch, its rows and a reader of its extent, once they are needed."""
@@ -92,40 +109,48 @@ class Lookup(InlineIndex):
     def find_once(self, key: bytes, attempt: int) -> int:
         found = self.found
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if self.find(found, key):
-            if self.rows.is_whole(found.place):
-                return DONE
-            self.locks.wait_for(self.row_at(found, found.place))
-        elif self.are_settled(found):
-            return MISSING
-        if attempt > LOOKS_MAX and self.is_damaged(found):
+        outcome = self.look_up(found, key)
+        if outcome == AGAIN and attempt > LOOKS_MAX and self.is_damaged(found):
             raise self.damaged(found)
-        return AGAIN
+        return outcome
 
     def glance(self, key: bytes) -> int:
         found = self.found
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if self.find(found, key):
-            proven = self.rows.is_whole(found.place) and not self.is_object()
-            return DONE if proven else AGAIN
-        return MISSING if self.are_settled(found) else AGAIN
+        self.arrive(found)
+        if not self.find(found, key):
+            return MISSING
+        self.take(found)
+        return AGAIN if found.reference else DONE
+
+    def proves(self, endpoint: Any, drops: int) -> bool:
+        found = self.found
+        missing = found.slot < 0
+        if found.direct:
+            one, two = missing or found.row is found.one, missing or found.row is found.two
+            return self._stands(found, one, two, DROPS, drops)
+        return self.is_proven(found, missing) and endpoint.stands(
+            DROPS, drops, DROPS, drops, DROPS, drops, DROPS, drops
+        )
 
     def is_object(self) -> bool:
-        return not self.header(self.found) & INLINE
+        return self.found.reference != 0
 
     def value_found(self) -> bytes:
-        return self.value(self.found)
+        found = self.found
+        return self.value(found) if found.reference else found.value
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
         """Append the values of at most BATCH keys; the places of those whose rows are changing."""
         busy = []
         later = []
         start = len(found)
-        self._make_batch(len(keys))
+        while len(self.batch) < len(keys):
+            self.batch.append(KeyRows(self.rows, self.direct))
         for index, key in enumerate(keys):
             at = self.batch[index]
             self.choose(at, key)
@@ -133,41 +158,29 @@ class Lookup(InlineIndex):
         for index in range(len(keys)):
             at = self.batch[index]
             self.enter_table(self.tables[at.table])
-            self.post(at)
+            self.post_proven(at)
         self.endpoint.wait()
         for index, key in enumerate(keys):
             at = self.batch[index]
+            self.enter_table(self.tables[at.table])
+            outcome = self.look_up(at, key)
             value = None
-            if not self.find(at, key):
-                self.enter_table(self.tables[at.table])
-                self._post_versions(at)
-                later.append(index)
-            elif not self.rows.is_whole(at.place):
+            if outcome == AGAIN:
                 busy.append(start + index)
-            elif self.header(at) & INLINE:
-                value = self.rows.value(at.place, at.slot)
-            else:
-                self._extent(index).post(self.header(at) & REFERENCE_MASK)
-                later.append(index)
+            elif outcome == DONE:
+                if at.reference:
+                    self._extent(index).post(at.reference)
+                    later.append(index)
+                else:
+                    value = at.value
             found.append(value)
         if later:
             self.endpoint.wait()
         for index in later:
-            at = self.batch[index]
-            if at.slot >= 0:
-                extent = self._extent(index)
-                extent.arrived()
-                found[start + index] = extent.value()
-            elif not self._are_whole(at) or not self._are_unchanged(at):
-                busy.append(start + index)
+            extent = self._extent(index)
+            extent.arrived()
+            found[start + index] = extent.value()
         return busy
-
-    def _make_batch(self, count: int) -> None:
-        """Have places for the rows of so many keys."""
-        while len(self.batch) < count:
-            self.batch.append(KeyRows(2 * len(self.batch)))
-        # ORDER: before any row is read there.
-        self.rows.room(2 * count)
 
     def _extent(self, index: int) -> Objects:
         """The reader of the extent of this key of a batch."""
@@ -181,10 +194,15 @@ class Lookup(InlineIndex):
         """Work out a key's hash, table and rows; set rows and locks to those of the table."""
         found.hash = hash64(key)
         found.table = self.table_of(found.hash)
-        self.enter_table(self.tables[found.table])
-        self.places.place(found.hash)
-        found.first = self.places.first
-        found.second = self.places.second
+        base = self.tables[found.table] + self.rows_at
+        if self.rows.base != base:
+            self.enter_table(self.tables[found.table])
+        places = self.places
+        places.place(found.hash)
+        found.first = places.first
+        found.second = places.second
+        found.first_at = base + self.row_size * found.first
+        found.second_at = base + self.row_size * found.second
 
     def table_of(self, hashed: int) -> int:
         """The table of a key, by its hash."""
@@ -200,86 +218,111 @@ class Lookup(InlineIndex):
         self.locks.base = base + self.locks_at
 
     def prefetch(self, found: KeyRows) -> None:
-        """Prefetch a key's rows."""
-        size = 8 * self.rows.row_words
-        self.endpoint.prefetch(self.rows.address(found.first), size)
-        self.endpoint.prefetch(self.rows.address(found.second), size)
+        """Prefetch the header lines of a key's rows."""
+        self.endpoint.prefetch(found.first_at, 8 * HEAD_WORDS)
+        self.endpoint.prefetch(found.second_at, 8 * HEAD_WORDS)
 
     def post(self, found: KeyRows) -> None:
-        """Post the reads of the key's rows to its places; of adjacent ones one covering read."""
-        rows = self.rows
-        found.at_first = found.at
-        found.at_second = found.at + 1
-        if found.second == found.first + 1:
-            rows.post(found.at, found.first, 2)
-        elif found.first == found.second + 1:
-            found.at_first, found.at_second = found.at_second, found.at_first
-            rows.post(found.at, found.second, 2)
+        """Post the reads of the key's rows. After `wait`, `arrive`."""
+        # ORDER: a sequence, the first word, is read before the rest.
+        if found.direct:
+            found.one.address = found.first_at
+            found.two.address = found.second_at
+            self.endpoint.post_read(found.first_at, found.one.head, HEAD_WORDS)
+            self.endpoint.post_read(found.second_at, found.two.head, HEAD_WORDS)
         else:
-            self.endpoint.prefetch(rows.address(found.second), 8 * rows.row_words)
-            rows.post(found.at_first, found.first, 1)
-            rows.post(found.at_second, found.second, 1)
+            self.rows.post(found.first_image, found.first, 1)
+            self.rows.post(found.second_image, found.second, 1)
+
+    def arrive(self, found: KeyRows) -> None:
+        """After the phase: have the rows that were read."""
+        if not found.direct:
+            found.one.arrive(found.first_image, 0)
+            found.two.arrive(found.second_image, 0)
+
+    def post_proven(self, found: KeyRows) -> None:
+        """Post these reads so that `is_proven` can say, after `wait`, whether they count."""
+        self.post(found)
+        if not found.direct:
+            # ORDER: after both rows.
+            found.first_ticket = self.endpoint.post_load(found.first_at)
+            found.second_ticket = self.endpoint.post_load(found.second_at)
 
     def find(self, found: KeyRows, key: bytes) -> bool:
-        """Whether the rows that were read have the key; `place` and `slot` are its entry's then."""
-        fingerprint = found.hash & 0xFF
-        found.place = found.at_first
-        found.slot = self.rows.find(found.place, key, fingerprint)
+        """Whether the rows that were read have the key; `row` and `slot` are its entry's then."""
+        tag = found.hash & 0xFF
+        found.row = found.one
+        found.slot = found.row.find(key, tag)
         if found.slot < 0:
-            found.place = found.at_second
-            found.slot = self.rows.find(found.place, key, fingerprint)
+            found.row = found.two
+            found.slot = found.row.find(key, tag)
         return found.slot >= 0
 
-    def row_at(self, found: KeyRows, place: int) -> int:
-        """The row of the key that was read to this one of its places."""
-        return found.first if place == found.at_first else found.second
+    def take(self, found: KeyRows) -> None:
+        """Copy what the entry that was found has: `value`, or `reference`."""
+        found.reference = found.row.reference_there(found.slot)
+        if not found.reference:
+            found.value = found.row.value_there(found.slot)
 
-    def are_settled(self, found: KeyRows) -> bool:
-        """Whether both rows are whole, and have not changed since both were read; a phase, if they
-        are whole.
+    def number(self, found: KeyRows) -> int:
+        """The number of the row with the entry that was found."""
+        return found.first if found.row is found.one else found.second
 
-        So at the end of that read the key's state in both rows was the one that was read.
-        """
-        if not self._are_whole(found):
+    def look_up(self, found: KeyRows, key: bytes) -> int:
+        """After the phase of `post_proven`: DONE: the key was found in a row that is proven;
+        MISSING: it is in neither, and both are; AGAIN: one is being written, whose lock we wait
+        for."""
+        self.arrive(found)
+        there = self.find(found, key)
+        if there:
+            self.take(found)
+        if self.is_proven(found, not there):
+            return DONE if there else MISSING
+        return AGAIN
+
+    def is_proven(self, found: KeyRows, both: bool) -> bool:
+        """After all looks: whether the row with the entry that was found, or both rows, were whole
+        and the same from before to after; else we wait for the lock of one that was not."""
+        one = both or found.row is found.one
+        two = both or found.row is found.two
+        if found.direct:
+            proven = self._stands(found, one, two, 0, 0)
+        else:
+            proven = (not one or self._has_stayed(found.one, found.first_ticket)) and (
+                not two or self._has_stayed(found.two, found.second_ticket)
+            )
+        if not proven:
+            odd = found.two.head[SEQUENCE] & 1
+            self.locks.wait_for(found.second if not one or (two and odd) else found.first)
+        return proven
+
+    def _has_stayed(self, row: Row, ticket: int) -> bool:
+        """Whether a row that was copied is whole, and its sequence has stayed."""
+        return self.endpoint.result(ticket) == row.head[SEQUENCE] and self.rows.is_whole(row)
+
+    def _stands(self, found: KeyRows, one: bool, two: bool, drops_at: int, drops: int) -> bool:
+        """Whether these rows were whole, and have not changed since their header lines were read,
+        and the word at `drops_at`, if there is one, is `drops`."""
+        first, before = found.first_at, found.one.head[SEQUENCE]
+        second, then = found.second_at, found.two.head[SEQUENCE]
+        if not one:
+            first, before = second, then
+        elif not two:
+            second, then = first, before
+        if (before | then) & 1:
             return False
-        self._post_versions(found)
-        self.endpoint.wait()
-        return self._are_unchanged(found)
-
-    def _are_whole(self, found: KeyRows) -> bool:
-        """Whether both rows are whole; else we wait for the lock of one that is not."""
-        for place in range(found.at, found.at + 2):
-            if not self.rows.is_whole(place):
-                self.locks.wait_for(self.row_at(found, place))
-                return False
-        return True
-
-    def _post_versions(self, found: KeyRows) -> None:
-        """Post loads of the rows' versions."""
-        # ORDER: after both rows were read.
-        found.ticket_first = self.endpoint.post_load(self.rows.trailer(found.first))
-        found.ticket_second = self.endpoint.post_load(self.rows.trailer(found.second))
-
-    def _are_unchanged(self, found: KeyRows) -> bool:
-        """After the phase of `_post_versions`: whether they are as they were read with the rows."""
-        self.locks.wait_for(found.first)
-        first = self.endpoint.result(found.ticket_first)
-        second = self.endpoint.result(found.ticket_second)
-        rows = self.rows
-        return first == rows.version(found.at_first) and second == rows.version(found.at_second)
+        if not drops_at:
+            drops_at, drops = first, before
+        # ORDER: after all looks.
+        return self.endpoint.stands(first, before, second, then, first, before, drops_at, drops)
 
     # ---- the entry ------------------------------------------------------------------------------
 
-    def header(self, found: KeyRows) -> int:
-        """The header of the entry that was found."""
-        return self.rows.header(found.place, found.slot)
-
     def value(self, found: KeyRows) -> bytes:
-        """The value of the entry that was found; of an extent, a phase."""
-        header = self.header(found)
-        if header & INLINE:
-            return self.rows.value(found.place, found.slot)
-        self.objects.post(header & REFERENCE_MASK)
+        """The value that was taken; of an extent, a phase."""
+        if not found.reference:
+            return found.value
+        self.objects.post(found.reference)
         self.endpoint.wait()
         self.objects.arrived()
         return self.objects.value()
@@ -287,55 +330,49 @@ class Lookup(InlineIndex):
     def copies_of(self, found: KeyRows, key: bytes) -> int | None:
         """The number of its rows that have a key; None: they are being changed."""
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        if not self.are_settled(found):
-            return None
-        first = self.rows.find(0, key, found.hash & 0xFF) >= 0
-        return int(first) + (self.rows.find(1, key, found.hash & 0xFF) >= 0)
+        self.arrive(found)
+        tag = found.hash & 0xFF
+        copies = int(found.one.find(key, tag) >= 0) + (found.two.find(key, tag) >= 0)
+        return copies if self.is_proven(found, True) else None
 
-    def header_of(self, found: KeyRows, key: bytes) -> int | None:
-        """The header of a key's entry; 0: it has none; None: its rows are being changed."""
+    def link_of(self, found: KeyRows, key: bytes) -> int | None:
+        """The reference in a key's entry; 0: it has none; None: its rows are being changed."""
         self.choose(found, key)
-        self.post(found)
+        self.post_proven(found)
         self.endpoint.wait()
-        there = self.find(found, key)
-        if not self.are_settled(found):
-            return None
-        return self.header(found) if there else 0
+        self.arrive(found)
+        reference = found.row.reference(found.slot) if self.find(found, key) else 0
+        return reference if self.is_proven(found, True) else None
 
     # ---- damage ---------------------------------------------------------------------------------
 
     def is_damaged(self, found: KeyRows) -> bool:
-        """Whether one of the rows that were read is not whole, and no client is writing it."""
-        for place in range(found.at, found.at + 2):
-            if not self.rows.is_whole(place) and self.is_torn(self.row_at(found, place)):
-                return True
-        return False
+        """Whether one of the rows is not whole, and no client is writing it."""
+        return self.is_torn(found.first) or self.is_torn(found.second)
 
-    def is_torn(self, row: int) -> bool:
+    def is_torn(self, number: int) -> bool:
         """Whether a row of the present table is not whole, and no client is writing it.
 
         "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
         another one begin, between them. So the row is read once more after its lock: if a client
-        had been writing it at the first read, it would have another version by now.
+        had been writing it at the first read, it would have another sequence by now.
         """
         rows, locks = self.rows, self.locks
-        rows.room(SPARE + 2)
-        rows.read(SPARE, row, 1)
-        if rows.is_whole(SPARE):
+        row = rows.read(number)
+        if rows.is_whole(row):
             return False
-        locks.wait_for(row)
+        locks.wait_for(number)
         # ORDER: the row, its lock, the row again.
         if self.endpoint.load(locks.busy):
             return False
-        rows.read(SPARE + 1, row, 1)
-        return rows.is_same(SPARE, SPARE + 1)
+        return rows.is_same(row, rows.read(number))
 
     def damaged(self, found: KeyRows) -> StoreCorrupt:
         """The error when `is_damaged`."""
         return StoreCorrupt(
-            f"{self.name}: row {found.first} or {found.second} of table {found.table} does not "
-            "match its CRC, and no client is writing it: memory was damaged. Other keys can be "
-            "read; destroy the pool"
+            f"{self.name}: row {found.first} or {found.second} of table {found.table} is not "
+            "whole, and no client is writing it: memory was damaged. Other keys can be read; "
+            "destroy the pool"
         )

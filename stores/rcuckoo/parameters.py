@@ -15,7 +15,7 @@ from limpet.stores.core.parameters import (
     inline_capacity,
     share_of,
 )
-from limpet.stores.rcuckoo.layout import PATH_MAX, REDO, SLOTS, TRAILER_WORDS
+from limpet.stores.rcuckoo.layout import HEAD_WORDS, PATH_MAX, REDO, SLOTS
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
@@ -123,12 +123,12 @@ class RcuckooParameters:
     @property
     def row_words(self) -> int:
         """Words of a row."""
-        return SLOTS * self.entry_words + TRAILER_WORDS
+        return HEAD_WORDS + SLOTS * self.entry_words
 
     @property
     def journal_size(self) -> int:
         """Bytes of a client's journal."""
-        return aligned(REDO + 8 * self.entry_words)
+        return aligned(REDO + 8 + 8 * self.entry_words)
 
     def locks_at(self, clients: int) -> int:
         """Where in a table the locks begin, if the pool has so many client slots."""
@@ -145,4 +145,4 @@ class RcuckooParameters:
 
 def entry_words(key_size: int, value_size: int) -> int:
     """Words of an entry for such keys and values."""
-    return 1 + (key_size + 8) // 8 + (value_size + 7) // 8
+    return (key_size + 7) // 8 + max(1, (value_size + 7) // 8)

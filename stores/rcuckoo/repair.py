@@ -13,10 +13,10 @@ table, and expire.)
 
 Repair, under the lease, of a journal whose owner is provably dead
     1. with a path, if all locks of the journal are the owner's. The new entry goes into the path's
-       first row, which is written last. If that row is whole and has the version from before, no
+       first row, which is written last. If that row is whole and has the sequence from before, no
        client has seen the new entry, and the path is undone: from the second row on, each entry
        that came is replaced by the one that was there before and is now in the next row; the last
-       one is emptied. A row that is whole with its version from before, or two above, needs no
+       one is emptied. A row that is whole with its sequence from before, or four above, needs no
        change. If the first row is not whole, or new, the operation has taken effect, or no client
        can tell: it is completed, with the redo image
     2. each lock that is the owner's is given back, by a CAS from the owner's id: another client's
@@ -35,7 +35,6 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.rcuckoo.layout import (
     COUNT_MASK,
@@ -47,15 +46,20 @@ from limpet.stores.rcuckoo.layout import (
     PATH_MAX,
     PATH_SHIFT,
     REDO,
+    REDO_AT,
     STATE,
 )
+from limpet.stores.rcuckoo.rows import Entry
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+WRITTEN: Final = 2
+UNDONE: Final = 4
+"""Added to the sequence that a row of the path had before: after the write; after the undo."""
 LOOKS_EVERY: Final = 8
 JOURNAL: Final = 1
 """In a client journal: the reference is the address of a journal."""
 Step = tuple[int, int, int]
-"""Row, entry, and version of the row before."""
+"""Row, entry, and sequence of the row before."""
 
 
 class JournalLook(NamedTuple):
@@ -212,31 +216,38 @@ class Repair:
 
     def _settle_path(self, look: JournalLook) -> None:
         rows = self.store.lookup.rows
-        rows.room(2)
-        row, slot, version = look.path[0]
-        rows.read(0, row)
-        if rows.is_whole(0) and rows.version(0) == version:
+        number, _, sequence = look.path[0]
+        row = rows.read(number)
+        if rows.is_whole(row) and row.sequence() == sequence:
             self._undo(look.path)
-        elif not rows.is_whole(0) or rows.version(0) != version + 1 & MASK:
-            rows.load_entry(0, slot, look.at + REDO)
-            rows.post_write(0, row, slot, version + 1 & MASK)
+        elif not rows.is_whole(row) or row.sequence() != sequence + WRITTEN & MASK:
+            self._redo(look)
         # CRASH(repairing): the next repairer finds the rows repaired, or goes on.
         self.endpoint.wait()
 
+    def _redo(self, look: JournalLook) -> None:
+        """Write the new entry into the first row of the path, from the redo image."""
+        rows = self.store.lookup.rows
+        number, slot, sequence = look.path[0]
+        entry = Entry(rows.parameters)
+        self.endpoint.read_words(look.at + REDO, entry.words, 1 + rows.entry_words, REDO_AT)
+        entry.load(entry.words[REDO_AT])
+        rows.post_entry(rows.read(number), number, slot, sequence + WRITTEN & MASK, entry)
+
     def _undo(self, path: list[Step]) -> None:
         rows = self.store.lookup.rows
+        entry = Entry(rows.parameters)
         for index in range(1, len(path)):
-            row, slot, version = path[index]
-            rows.read(0, row)
-            undone = version + 2 & MASK
-            if rows.is_whole(0) and rows.version(0) in (version, undone):
+            number, slot, sequence = path[index]
+            row = rows.read(number)
+            undone = sequence + UNDONE & MASK
+            if rows.is_whole(row) and row.sequence() in (sequence, undone):
                 continue
+            entry.empty()
             if index + 1 < len(path):
-                rows.read(1, path[index + 1][0])
-                rows.copy(0, slot, 1, path[index + 1][1])
-            else:
-                rows.clear(0, slot)
-            rows.post_write(0, row, slot, undone)
+                after, there, _ = path[index + 1]
+                entry.copy(rows.read(after), there)
+            rows.post_entry(row, number, slot, undone, entry)
 
     # ---- the policy -----------------------------------------------------------------------------
 
@@ -268,9 +279,9 @@ def _linked(store: Any, reference: int) -> bool:
         return False  # not written yet: this is an old key, whose table may be lost
     attempt = 0
     while True:
-        found = lookup.header_of(at, key)
+        found = lookup.link_of(at, key)
         if found is not None:
-            return bool(found & REFERENCE_MASK == reference)
+            return bool(found == reference)
         attempt += 1
         if attempt > LOOKS_MAX and lookup.is_damaged(at):
             return True

@@ -1,26 +1,62 @@
-"""The rows of a table, and this client's copies of them (RCuckoo section 3.1).
+"""The rows of a table, and a client's views of them (RCuckoo section 3.1).
 
-Row: 8 entries, and a trailer of two words:
+Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at whole cache lines.
 
-    version   counts the writes of the row, modulo 2^64 (the paper's 8 bits wrap)
-    CRC       of all words before it (fabric.py: `crc_pair`, two CRC-32C, 64 bits)
+    0     sequence      even: the row is whole; odd: a client is writing it, or was killed at that
+    8     sum           CRC of all words of the row but this one (fabric.py: `crc_pair`), where rows
+                        have sums; elsewhere 0
+    16    tags          byte i: 8 bits of the hash of the key in entry i
+    24    key sizes     byte i: bytes of that key
+    32    value sizes   two words; 16 bits of each entry: 0 no entry; EXTENT: the value is in an
+                        extent; else one more than the bytes of the value, which is in the entry
+    48    two words of 0
 
 Entry
-    0     header     0: no entry. Else bits 56-63 are a fingerprint, 8 bits of the key's hash; and
-                     bit 0 set: the value is in the entry; bits 8-31 are its length
-                     bit 0 clear: it is in an extent; bits 0-55 are the object's reference
-    8     key        a byte of length, then the key, padded with zeros; of one size in all entries
-    then  value      of one size in all entries; zeros where it is in an extent
+    value in the row    the key and zeros up to a whole word, the value likewise. What is behind it
+                        is of earlier entries, and means nothing
+    in an extent        a word with the object's reference, the key and zeros
 
 An extent is an object as other stores have them (records.py), with key, value and checksum. The
 paper's extents have no checksum, and do not show that their memory has been used again (C11); ours
-lie in memory that is not used again while any client may read it (epoch.py).
+lie in memory that is not used again while any client may read it (epoch.py). A row of zeros is
+whole, and empty.
 
-A row is whole if its CRC holds. A row of zeros is whole, and empty. Only the client that holds a
-row's lock (locks.py) writes it: one entry, then version and CRC, so that a row that is read
-meanwhile, or whose writer was killed, is not whole. The contents of a row change when its CRC does.
+Writing. Only the client that holds a row's lock (locks.py) writes it, an entry at a time, in three
+writes on one node, whose order is kept:
 
-Rows are read into `words`, at numbered places, and changed there before they are written.
+    1   the sequence, odd, and the other words of the header line as they will be, if any changes
+    2   the entry; not of one that is emptied
+    3   the sequence, even, 2 more than before
+
+Reading without the lock: the row, and its sequence again. The words of the row count if both
+sequences are the same even word, since a sequence never comes again (64 bits), and if the first of
+them was read before any other word that counts. So each row is a read of its own, in which the
+sequence is the first word (verbs.pyx: a read takes its first words first, and the others in any
+order; memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than
+an entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
+Where the memory is mapped, and rows have no sums, a client reads of a row the header line, and then
+only the entries that it looks at, where they are, before it reads the sequence again.
+
+Rows have sums where a sequence does not prove a row. Where memory is not hardware-coherent, a line
+may be as old as can be. In a pool of several hosts, one word of a client that was declared dead may
+land late (`guard`, verbs.pyx): in a header line it would lose other clients' keys, and nobody would
+see it. There the sum must hold, too, and each row is read as a whole. The paper has such a CRC
+everywhere. It also finds words that were damaged in memory; the sequence does not.
+
+A kill leaves a row
+    before the end of 1    with the old sequence, and unchanged: it is the first word
+    then, up to 3          with an odd sequence. Each header word is old or new, and so right for
+                           every other entry; the one entry is anything, and has its words in the
+                           client's journal (locks.py), or in the next row of the path
+    after 3                whole and new
+Nobody takes a row with an odd sequence for whole. Before another client can take its lock, repair
+(repair.py) writes it again in the same way; so of a repairer that is killed, too. A client that was
+fenced is dead (membership.py), so none of its writes comes late; or, in a pool of several hosts, it
+makes no step but the one in which it stood (`guard`).
+
+Deviations from the paper. Its row ends with the version and the CRC, so each get and each write
+computes CRCs. Its lock table is kept apart (locks.py): one lock of many rows is most often that of
+both rows of a key, which takes one CAS in place of two.
 
 `DependentHash` chooses a key's two rows, most often close together (RCuckoo section 3.3).
 
@@ -41,14 +77,22 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.endpoint.fabric import crc_pair, lowest_bit, words_bytes, words_equal, words_put
+from limpet.shm.endpoint import fabric
+from limpet.shm.endpoint.fabric import crc_pair, lowest_bit, words_put
 from limpet.stores.rcuckoo.layout import (
-    FINGERPRINT_SHIFT,
-    INLINE,
-    LENGTH_MASK,
-    LENGTH_SHIFT,
+    CHANGED_WORDS,
+    ENTRY_AT,
+    EXTENT,
+    HEAD_WORDS,
+    KEY_SIZE_SHIFT,
+    KEY_SIZES,
+    REDO_AT,
+    SEQUENCE,
     SLOTS,
-    TRAILER_WORDS,
+    SUM,
+    TAGS,
+    VALUE_SIZE_SHIFT,
+    VALUE_SIZES,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +104,9 @@ MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
 MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
 MIX_THIRD: Final = 0x8CB9_2BA7_2F3D_8DD7
 RANGES: Final = 32
+ONES: Final = 0x0101_0101_0101_0101
+LOW: Final = 0x7F7F_7F7F_7F7F_7F7F
+"""Each byte 1; each byte without its highest bit."""
 
 
 class DependentHash:
@@ -90,154 +137,319 @@ class DependentHash:
         return self.second if row == self.first else self.first
 
 
-class Rows:
-    """The rows of the table whose first row is at address `base`, which its user sets."""
+class Row:
+    """A row as it was read: the words of its header line, `head`, and its entries.
 
-    def __init__(self, endpoint: Any, parameters: RcuckooParameters) -> None:
+    `direct`: the header line was read, and an entry is read only if it is looked at, where it is.
+    Else all of it was read together, and is in `image` from word `at` on. Sizes are cut to what an
+    entry has, so that damaged ones do no harm.
+    """
+
+    def __init__(self, rows: Rows, image: fabric.Image, direct: bool) -> None:
+        """`image`: if it is direct, for an entry."""
+        self.endpoint = rows.endpoint
+        self.direct = direct
+        self.image = image
+        self.at = 0
+        self.address = 0
+        self.head = array("Q", bytes(8 * HEAD_WORDS))
+        self.entry_words = rows.entry_words
+        self.key_max = rows.parameters.key_size
+        self.value_max = rows.parameters.value_size
+        self.offset = 0
+        """The byte of the image with the entry that was looked at last."""
+
+    def arrive(self, image: fabric.Image, at: int) -> None:
+        """From now on, be the row that was read there; of one that is not direct."""
+        self.image = image
+        self.at = at
+        for index in range(HEAD_WORDS):
+            self.head[index] = image.word(at + index)
+
+    def sequence(self) -> int:
+        return self.head[SEQUENCE]
+
+    def size(self, slot: int) -> int:
+        """0: there is no entry; EXTENT; or one more than the bytes of its value."""
+        return self.head[VALUE_SIZES + (slot >> 2)] >> 16 * (slot & 3) & 0xFFFF
+
+    def _look_at(self, slot: int) -> None:
+        """Have an entry in the image, at `offset`."""
+        at = HEAD_WORDS + self.entry_words * slot
+        if self.direct:
+            # Some lines of a row that was posted: no exchange, so not counted as one.
+            scope = self.endpoint.background(True)
+            self.image.read(self.address + 8 * at, self.entry_words)
+            self.endpoint.background(scope)
+            self.offset = 0
+        else:
+            self.offset = 8 * (self.at + at)
+
+    def find(self, key: bytes, tag: int) -> int:
+        """The entry with this key, which is looked at; or -1."""
+        if len(key) > self.key_max:
+            return -1
+        differ = self.head[TAGS] ^ tag * ONES | self.head[KEY_SIZES] ^ len(key) * ONES
+        left = ~((differ & LOW) + LOW | differ | LOW) & MASK  # the top bits of bytes that are 0
+        while left:
+            slot = lowest_bit(left) >> 3
+            if self._has(slot, key):
+                return slot
+            left &= left - 1
+        return -1
+
+    def _has(self, slot: int, key: bytes) -> bool:
+        """Whether an entry is there and has this key, whose size it has."""
+        size = self.size(slot)
+        if not size:
+            return False
+        self._look_at(slot)
+        return self.image.equal(self.offset + 8 if size == EXTENT else self.offset, key)
+
+    def vacant(self) -> int:
+        """An entry that is empty; or -1."""
+        for slot in range(SLOTS):
+            if not self.size(slot):
+                return slot
+        return -1
+
+    def key_size(self, slot: int) -> int:
+        """Bytes of the key of an entry."""
+        size = self.head[KEY_SIZES] >> 8 * slot & 0xFF
+        return size if size < self.key_max else self.key_max
+
+    def tag(self, slot: int) -> int:
+        """The tag of an entry."""
+        return self.head[TAGS] >> 8 * slot & 0xFF
+
+    def key(self, slot: int) -> bytes:
+        """The key of an entry."""
+        self._look_at(slot)
+        at = self.offset + 8 if self.size(slot) == EXTENT else self.offset
+        return self.image.cut(at, self.key_size(slot))
+
+    def reference(self, slot: int) -> int:
+        """The reference to the extent of an entry; 0: its value is in the row."""
+        self._look_at(slot)
+        return self.reference_there(slot)
+
+    def reference_there(self, slot: int) -> int:
+        """The same, of the entry that was looked at last."""
+        return self.image.word(self.offset >> 3) if self.size(slot) == EXTENT else 0
+
+    def value(self, slot: int) -> bytes:
+        """The value of an entry that has it in the row; of others b""."""
+        self._look_at(slot)
+        return self.value_there(slot)
+
+    def value_there(self, slot: int) -> bytes:
+        """The same, of the entry that was looked at last."""
+        size = self.size(slot)
+        if size == EXTENT or not size:
+            return b""
+        at = self.offset + (self.key_size(slot) + 7 & ~7)
+        return self.image.cut(at, size - 1 if size <= self.value_max else self.value_max)
+
+
+class Entry:
+    """An entry that is to be written, with room before it for the path in the journal (locks.py).
+
+    Words: path, which ends at REDO_AT; tag and sizes in a word (layout.py); from ENTRY_AT on
+    `count` words as they will be in the row.
+    """
+
+    def __init__(self, parameters: RcuckooParameters) -> None:
+        self.words = array("Q", bytes(8 * (ENTRY_AT + parameters.entry_words)))
+        self.count = 0
+        self.tag = 0
+        self.key_size = 0
+        self.size = 0
+
+    def fill(self, tag: int, key: bytes, value: bytes, reference: int) -> None:
+        """Be this entry. `reference`: to the extent of the value; 0: it is `value`."""
+        self.tag = tag
+        self.key_size = len(key)
+        key_size = len(key) + 7 & ~7
+        if reference:
+            self.size = EXTENT
+            self.words[ENTRY_AT] = reference
+            words_put(self.words, 8 * ENTRY_AT + 8, key, key_size)
+            self.count = 1 + (key_size >> 3)
+        else:
+            self.size = 1 + len(value)
+            value_size = len(value) + 7 & ~7
+            words_put(self.words, 8 * ENTRY_AT, key, key_size)
+            words_put(self.words, 8 * ENTRY_AT + key_size, value, value_size)
+            self.count = key_size + value_size >> 3
+        self._set_sizes()
+
+    def empty(self) -> None:
+        """Be none: an entry is emptied."""
+        self.tag = self.key_size = self.size = self.count = 0
+        self._set_sizes()
+
+    def copy(self, row: Row, slot: int) -> None:
+        """Be an entry of a row."""
+        self.fill(row.tag(slot), row.key(slot), row.value(slot), row.reference(slot))
+
+    def load(self, sizes: int) -> None:
+        """Be the one with this word of tag and sizes, whose words are here already."""
+        self.tag = sizes & 0xFF
+        self.key_size = sizes >> KEY_SIZE_SHIFT & 0xFF
+        self.size = sizes >> VALUE_SIZE_SHIFT
+        self.count = 0
+        if self.size:
+            value_size = 8 if self.size == EXTENT else self.size - 1
+            count = (self.key_size + 7 >> 3) + (value_size + 7 >> 3)
+            self.count = min(count, len(self.words) - ENTRY_AT)
+        self._set_sizes()
+
+    def _set_sizes(self) -> None:
+        self.words[REDO_AT] = (
+            self.tag | self.key_size << KEY_SIZE_SHIFT | self.size << VALUE_SIZE_SHIFT
+        )
+
+
+class Rows:
+    """The rows of the table whose first row is at address `base`, which its user sets.
+
+    `summed`: rows have sums.
+    """
+
+    def __init__(self, endpoint: Any, parameters: RcuckooParameters, summed: bool) -> None:
         self.endpoint = endpoint
+        self.parameters = parameters
+        self.summed = summed
         self.base = 0
         self.entry_words = parameters.entry_words
         self.row_words = parameters.row_words
-        self.key_bytes = 8 * ((parameters.key_size + 8) // 8)
-        self.value_bytes = 8 * ((parameters.value_size + 7) // 8)
-        self.words = array("Q", bytes(16 * self.row_words))
+        self.words = array("Q", bytes(8 * (CHANGED_WORDS + 1)))
+        """A header line that is written; and the sequence that ends the write."""
 
     def address(self, row: int) -> int:
-        """Address of a row."""
+        """Address of a row, and of its sequence."""
         return self.base + 8 * self.row_words * row
 
-    def slot_address(self, row: int, slot: int) -> int:
-        """Address of an entry's header."""
-        return self.base + 8 * (self.row_words * row + self.entry_words * slot)
-
-    def trailer(self, row: int) -> int:
-        """Address of a row's version; the CRC follows it."""
-        return self.address(row) + 8 * (self.row_words - TRAILER_WORDS)
-
-    def room(self, places: int) -> None:
-        """Make room for so many rows in `words`; present rows stay."""
-        more = places * self.row_words - len(self.words)
-        if more > 0:
-            self.words = array("Q", bytes(memoryview(self.words))) + array("Q", bytes(8 * more))
+    def image(self, count: int, in_place: bool) -> fabric.Image:
+        """Make an image of so many rows."""
+        return fabric.Image(self.endpoint, 8 * self.row_words * count, in_place)
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def read(self, place: int, row: int, count: int = 1) -> None:
-        """Read `count` rows from `row` on to the places from `place` on; one read."""
-        size = self.row_words
-        self.endpoint.read_words(self.address(row), self.words, count * size, place * size)
+    def row(self, direct: bool) -> Row:
+        """Make a place for a row."""
+        return Row(self, fabric.Image(self.endpoint, 8 * self.entry_words, direct), direct)
 
-    def post(self, place: int, row: int, count: int = 1) -> None:
-        """Post `read`."""
-        size = self.row_words
-        self.endpoint.post_read(self.address(row), self.words, count * size, place * size)
+    def post(self, image: fabric.Image, row: int, count: int) -> None:
+        """Post a read of `count` rows from `row` on into the image."""
+        image.post(self.address(row), count * self.row_words)
 
-    def is_whole(self, place: int) -> bool:
-        """Whether the CRC of the row there holds."""
-        start = place * self.row_words
-        last = start + self.row_words - 1
-        return self.words[last] == crc_pair(self.words, start, self.row_words - 1)
+    def read(self, number: int) -> Row:
+        """A copy of a row. Not in a phase; nothing proves it but `is_whole`."""
+        image = self.image(1, False)
+        image.read(self.address(number), self.row_words)
+        found = Row(self, image, False)
+        found.arrive(image, 0)
+        return found
 
-    def is_same(self, place: int, other: int) -> bool:
-        """Whether the rows at two places are the same, word for word."""
-        one, two = place * self.row_words, other * self.row_words
-        for index in range(self.row_words):
-            if self.words[one + index] != self.words[two + index]:
-                return False
-        return True
+    def read_whole(self, number: int) -> Row | None:
+        """A copy of a row as it was at one moment; None: it is being written. Not in a phase."""
+        found = self.read(number)
+        # ORDER: the row, whose first word is read first, and its sequence again.
+        stays = self.endpoint.load(self.address(number)) == found.head[SEQUENCE]
+        return found if stays and self.is_whole(found) else None
 
-    def version(self, place: int) -> int:
-        """The version of the row there."""
-        return self.words[(place + 1) * self.row_words - TRAILER_WORDS]
+    def is_whole(self, row: Row) -> bool:
+        """Whether no client had begun to write the row, and its sum holds, if it has one."""
+        if row.head[SEQUENCE] & 1:
+            return False
+        return not self.summed or row.head[SUM] == self._sum(row)
 
-    def header(self, place: int, slot: int) -> int:
-        """The header of an entry of the row there."""
-        return self.words[place * self.row_words + slot * self.entry_words]
+    def _sum(self, row: Row) -> int:
+        """The sum that the words of a row have; the image is a copy."""
+        words = row.image.words
+        there = words[row.at + SUM]
+        words[row.at + SUM] = 0
+        found = crc_pair(words, row.at, self.row_words)
+        words[row.at + SUM] = there
+        return found
 
-    def find(self, place: int, key: bytes, fingerprint: int) -> int:
-        """Of the entries of the row there, the one with this key; or -1."""
-        at = place * self.row_words
-        for slot in range(SLOTS):
-            header = self.words[at]
-            if (
-                header >> FINGERPRINT_SHIFT == fingerprint
-                and header
-                and self.words[at + 1] & 0xFF == len(key)
-                and words_equal(self.words, 8 * at + 9, key)
-            ):
-                return slot
-            at += self.entry_words
-        return -1
+    def is_same(self, row: Row, later: Row) -> bool:
+        """Whether no client has written a row since it was read before."""
+        return row.head[SEQUENCE] == later.head[SEQUENCE] and row.head[SUM] == later.head[SUM]
 
-    def vacant(self, place: int) -> int:
-        """Of the entries of the row there, one that is empty; or -1."""
-        at = place * self.row_words
-        for slot in range(SLOTS):
-            if not self.words[at]:
-                return slot
-            at += self.entry_words
-        return -1
+    # ---- writing --------------------------------------------------------------------------------
 
-    def key(self, place: int, slot: int) -> bytes:
-        """The key of an entry of the row there."""
-        at = place * self.row_words + slot * self.entry_words + 1
-        return words_bytes(self.words, 8 * at + 1, min(self.words[at] & 0xFF, self.key_bytes - 1))
+    def post_entry(self, row: Row, number: int, slot: int, sequence: int, entry: Entry) -> None:
+        """Post the writes that set an entry of a row, which was read under its lock.
 
-    def value(self, place: int, slot: int) -> bytes:
-        """The value of an entry of the row there, which has it inline."""
-        at = 8 * (place * self.row_words + slot * self.entry_words)
-        length = self.words[at >> 3] >> LENGTH_SHIFT & LENGTH_MASK
-        return words_bytes(self.words, at + 8 + self.key_bytes, min(length, self.value_bytes))
-
-    # ---- changing -------------------------------------------------------------------------------
-
-    def put_inline(self, place: int, slot: int, fingerprint: int, key: bytes, value: bytes) -> None:
-        """Set an entry of the row there, with the value in it."""
-        header = fingerprint << FINGERPRINT_SHIFT | len(value) << LENGTH_SHIFT | INLINE
-        self._put(place, slot, header, key, value)
-
-    def put_extent(
-        self, place: int, slot: int, fingerprint: int, key: bytes, reference: int
-    ) -> None:
-        """Set an entry of the row there, with the value in an extent."""
-        self._put(place, slot, fingerprint << FINGERPRINT_SHIFT | reference, key, b"")
-
-    def _put(self, place: int, slot: int, header: int, key: bytes, value: bytes) -> None:
-        at = place * self.row_words + slot * self.entry_words
-        self.words[at] = header
-        words_put(self.words, 8 * at + 9, key, self.key_bytes - 1)
-        self.words[at + 1] = self.words[at + 1] & ~0xFF | len(key)
-        words_put(self.words, 8 * at + 8 + self.key_bytes, value, self.value_bytes)
-
-    def clear(self, place: int, slot: int) -> None:
-        """Empty an entry of the row there."""
-        at = place * self.row_words + slot * self.entry_words
-        for index in range(at, at + self.entry_words):
-            self.words[index] = 0
-
-    def copy(self, place: int, slot: int, source: int, source_slot: int) -> None:
-        """Set an entry of the row there to one of the row at place `source`."""
-        to = place * self.row_words + slot * self.entry_words
-        at = source * self.row_words + source_slot * self.entry_words
-        for index in range(self.entry_words):
-            self.words[to + index] = self.words[at + index]
-
-    def load_entry(self, place: int, slot: int, address: int) -> None:
-        """Set an entry of the row there to the one at an address."""
-        at = place * self.row_words + slot * self.entry_words
-        self.endpoint.read_words(address, self.words, self.entry_words, at)
-
-    def post_write(self, place: int, row: int, slot: int, version: int) -> None:
-        """Post writes of the entry, as it is in the row there, and the row's new version and
-        CRC."""
-        start = place * self.row_words
-        last = start + self.row_words - 1
-        self.words[last - 1] = version
-        self.words[last] = crc_pair(self.words, start, self.row_words - 1)
-        # ORDER: the entry before the trailer: a row with its old version and a CRC that holds is
-        # unchanged.
+        `sequence`: the row's new one.
+        """
+        words = self.words
+        words[CHANGED_WORDS] = sequence
+        words[SEQUENCE] = sequence - 1 & MASK
+        words[SUM] = 0
+        ones, shift = 0xFF, 8 * slot
+        words[TAGS] = row.head[TAGS] & ~(ones << shift) | entry.tag << shift
+        words[KEY_SIZES] = row.head[KEY_SIZES] & ~(ones << shift) | entry.key_size << shift
+        words[VALUE_SIZES] = row.head[VALUE_SIZES]
+        words[VALUE_SIZES + 1] = row.head[VALUE_SIZES + 1]
+        at = VALUE_SIZES + (slot >> 2)
+        ones, shift = 0xFFFF, 16 * (slot & 3)
+        words[at] = words[at] & ~(ones << shift) | entry.size << shift
+        if self.summed:
+            self._add_sum(row, slot, entry)
+        address = self.address(number)
+        kept = (
+            words[TAGS] == row.head[TAGS]
+            and words[KEY_SIZES] == row.head[KEY_SIZES]
+            and words[VALUE_SIZES] == row.head[VALUE_SIZES]
+            and words[VALUE_SIZES + 1] == row.head[VALUE_SIZES + 1]
+        )
+        # What stays is not written: the fewer words, the fewer can land late (docs/hosts.md).
+        self.endpoint.post_write(address, words, TAGS if kept else at + 1)
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
-        at = start + slot * self.entry_words
-        self.endpoint.post_write(self.slot_address(row, slot), self.words, self.entry_words, at)
-        # LINEARIZES: insert, update, delete; the second word, the CRC
-        self.endpoint.post_write(self.trailer(row), self.words, TRAILER_WORDS, last - 1)
+        if entry.count:
+            # ORDER: the odd sequence before the entry.
+            self.endpoint.post_write(
+                address + 8 * (HEAD_WORDS + self.entry_words * slot), entry.words, entry.count,
+                ENTRY_AT,
+            )  # fmt: skip
+        # ORDER: after the header line and the entry.
+        # LINEARIZES: insert, update, delete
+        self.endpoint.post_write(address, words, 1, CHANGED_WORDS)
+
+    def _add_sum(self, row: Row, slot: int, entry: Entry) -> None:
+        """Add the sum that the row will have. The image becomes the row."""
+        words = row.image.words
+        at = row.at + HEAD_WORDS + self.entry_words * slot
+        for index in range(entry.count):
+            words[at + index] = entry.words[ENTRY_AT + index]
+        for index in range(CHANGED_WORDS):
+            words[row.at + index] = self.words[index]
+        words[row.at + SEQUENCE] = self.words[CHANGED_WORDS]
+        self.words[SUM] = words[row.at + SUM] = self._sum(row)
+
+
+class LockedRows:
+    """The rows under the locks of an operation, as they were read: in runs, a lock's at a time."""
+
+    def __init__(self, rows: Rows, size: int, in_place: bool) -> None:
+        """`size`: of a run, at most."""
+        self.rows = rows
+        self.size = size
+        self.in_place = in_place
+        self.images: list[fabric.Image] = []
+        """Of each run, once it is needed."""
+        self.view = rows.row(False)
+
+    def post(self, run: int, row: int, count: int) -> None:
+        """Post the read of a run, of `count` rows from `row` on."""
+        while len(self.images) <= run:
+            self.images.append(self.rows.image(self.size, self.in_place))
+        self.rows.post(self.images[run], row, count)
+
+    def row(self, run: int, offset: int) -> Row:
+        """A row of a run. It is the same object each time."""
+        self.view.arrive(self.images[run], offset * self.rows.row_words)
+        return self.view

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.rcuckoo.layout cimport *
-from limpet.stores.rcuckoo.rows cimport DependentHash, Rows
+from limpet.stores.rcuckoo.rows cimport DependentHash, LockedRows, Row
 
 cdef int NODES_MAX
 cdef int MET_SIZE
@@ -18,8 +18,8 @@ cdef class PathSearch:
     cdef u64[::1] tags
     cdef dict beside
     cdef u64[::1] fresh
-    cdef u64[::1] begins
-    cdef u64[::1] counts
+    cdef readonly u64[::1] begins
+    cdef readonly u64[::1] counts
     cdef u64[::1] places_of
     cdef readonly int runs
     cdef readonly int held
@@ -39,7 +39,7 @@ cdef class PathSearch:
     @cython.locals(index=u64)
     cpdef int forget(self) except -1
     @cython.locals(at=u64, slot=int, other=u64)
-    cpdef u64 cache_row(self, Rows rows, u64 place, u64 row) except? 0
+    cpdef u64 cache_row(self, Row found, u64 row) except? 0
     cpdef int begin(self) except -1
     @cython.locals(place='long long', slot=int)
     cpdef int keep(self, u64 at, u64 row) except -1
@@ -47,15 +47,15 @@ cdef class PathSearch:
     cdef long long _cached(self, u64 row) except? -2
     cpdef int release(self) noexcept
     @cython.locals(index=int)
-    cpdef long long place_of(self, u64 row) noexcept
+    cpdef int run_of(self, u64 row) noexcept
     @cython.locals(place=int, more='long long', held=int)
     cpdef int hold(self, u64 row, u64 count) except -1
-    @cython.locals(at=u64, slot=int)
-    cdef int _visit_locked(self, Rows rows, u64 row, u64 held) except -1
+    @cython.locals(run=int, offset=u64, held=u64, at=u64, slot=int)
+    cdef long long _visit_locked(self, LockedRows locked, u64 row) except -2
     @cython.locals(
         index=int, row=u64, other=u64, others=u64[::1], at='long long', slot=int, locked=u64
     )
-    cpdef int search(self, u64 first, u64 second, Rows rows) except -1
+    cpdef int search(self, u64 first, u64 second, LockedRows found) except -1
     @cython.locals(at=u64, mark=u64, above='long long', index=int)
     cdef bint _meet(self, u64 row, long long parent, int slot, int depth) except -1
     @cython.locals(index=int, known=bint)

@@ -26,11 +26,11 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.rcuckoo.layout import AT_PATH, EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
+from limpet.stores.rcuckoo.layout import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.parameters import RcuckooParameters
-    from limpet.stores.rcuckoo.rows import DependentHash, Rows
+    from limpet.stores.rcuckoo.rows import DependentHash, LockedRows, Row
 
 NODES_MAX: Final = 2048
 """Rows that one search looks at, at most."""
@@ -80,14 +80,14 @@ class PathSearch:
         for index in range(self.size):
             self.tags[index] = 0
 
-    def cache_row(self, rows: Rows, place: int, row: int) -> int:
-        """Cache a row, which was read to that place; its place in the cache."""
+    def cache_row(self, found: Row, row: int) -> int:
+        """Cache a row as it was read; its place in the cache."""
         at = row % self.size
         self.tags[at] = row + 1
         for slot in range(SLOTS):
             other = EMPTY
-            if rows.header(place, slot):
-                other = self.places.other(hash64(rows.key(place, slot)), row)
+            if found.size(slot):
+                other = self.places.other(hash64(found.key(slot)), row)
             self.others[at * SLOTS + slot] = other
         return at
 
@@ -118,16 +118,15 @@ class PathSearch:
         """From now on, no row is locked."""
         self.runs = self.held = 0
 
-    def place_of(self, row: int) -> int:
-        """The place of a locked row, from 0 on, among all that are; or -1."""
+    def run_of(self, row: int) -> int:
+        """The run with a locked row; or -1."""
         for index in range(self.runs):
             if self.begins[index] <= row < self.begins[index] + self.counts[index]:
-                return self.places_of[index] + row - self.begins[index]
+                return index
         return -1
 
-    def hold(self, row: int, count: int) -> int:
-        """Add `count` rows from `row` on, which are locked and will be read to AT_PATH and the
-        place that this returns, and the next ones."""
+    def hold(self, row: int, count: int) -> None:
+        """Add a run of `count` rows from `row` on, which are locked and will be read."""
         place = self.held
         more = (place + count) * SLOTS - len(self.fresh)
         if more > 0:
@@ -140,19 +139,24 @@ class PathSearch:
         self.held = place + count
         for held in range(place, self.held):
             self.fresh[held * SLOTS] = 0
-        return place
 
-    def _visit_locked(self, rows: Rows, row: int, held: int) -> None:
-        """Know the locked row with place `held`, and cache it."""
+    def _visit_locked(self, locked: LockedRows, row: int) -> int:
+        """Know a row, and cache it, if it is locked; its place among all that are, or -1."""
+        run = self.run_of(row)
+        if run < 0:
+            return -1
+        offset = row - self.begins[run]
+        held = self.places_of[run] + offset
         if not self.fresh[held * SLOTS]:
-            at = self.cache_row(rows, AT_PATH + held, row)
+            at = self.cache_row(locked.row(run, offset), row)
             for slot in range(SLOTS):
                 self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot] + 1
+        return held
 
     # ---- searching ------------------------------------------------------------------------------
 
-    def search(self, first: int, second: int, rows: Rows | None) -> int:
-        """Find a path for a key with these rows, through cached rows; with `rows`, only through
+    def search(self, first: int, second: int, found: LockedRows | None) -> int:
+        """Find a path for a key with these rows, through cached rows; with `found`, only through
         those that are locked and were read there.
 
         FOUND: `path_rows` and `path_slots` have `length` steps, where the new entry goes first.
@@ -166,14 +170,12 @@ class PathSearch:
         self._meet(first, -1, 0, 0)
         self._meet(second, -1, 0, 0)
         index = 0
-        locked = rows is not None
+        locked = found is not None
         others = self.fresh if locked else self.others
         while index < self.count:
             row = self.queue[index]
-            at = self.place_of(row) if locked else self._cached(row)
+            at = self._cached(row) if found is None else self._visit_locked(found, row)
             if at >= 0:
-                if rows is not None:
-                    self._visit_locked(rows, row, at)
                 for slot in range(SLOTS):
                     if others[at * SLOTS + slot] == EMPTY + locked:
                         self._found(index, slot)

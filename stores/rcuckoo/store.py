@@ -5,17 +5,17 @@ node, chosen by the key's hash; the layout of a table is in layout.py. A key's e
 two rows of 8 entries (rows.py), under locks that name their holders (locks.py).
 
 Get (section 3.2.1; lookup.py), without a pin if the value is in its row (inline.py): read both
-rows, and both versions once more before a key counts as missing.
+rows, and then the sequences of both once more.
 
 Update, delete (3.2.2): in one phase take the locks of both rows and read them; in another one write
-the entry, version and CRC, and give the locks back. A long value is written to a new extent in the
-first one.
+the entry, between an odd and an even sequence, and give the locks back. A long value is written to
+a new extent in the first one.
 
 Insert (3.2.3): the same if one of the key's rows has a vacant entry; else in the paper's phases,
 which are in writer.py.
 
-Linearization: a row has one value from CRC to CRC, and a key has its value in either row. A key in
-both rows has the same value in both, as they are locked until it is in one.
+Linearization: a row has one value from an even sequence to the next one, and a key has its value in
+either row. A key in both rows has the same value in both, as they are locked until it is in one.
 
 A kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
 a journal that names them, which is in the client journal (client.py), so that the recovery of the
@@ -33,9 +33,9 @@ lease when a client stands still while it holds a lock; nothing is replicated.
 Deviations, besides: an insert reads all rows under its locks only when it needs a path (the paper
 always does); the table is checked for a path from both of the key's rows.
 
-Round trips without conflict: get 1 (2 for a miss, and for an extent that is read at once, and one
-more if the last value that was found was in its row), update, delete and insert 2, and more for a
-path. All operations are in posted form: exchanges are the round trips (verbs.pyx).
+Round trips without conflict: get 1 (2 for an extent that is read at once, and one more if the last
+value that was found was in its row), update, delete and insert 2, and more for a path. All
+operations are in posted form: exchanges are the round trips (verbs.pyx).
 """
 
 from __future__ import annotations

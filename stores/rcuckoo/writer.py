@@ -1,7 +1,8 @@
 """Writing entries in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
 
 An update or a delete locks the key's two rows and reads them, in one phase; in the next one it
-writes its entry and gives the locks back. An insert goes through the paper's phases:
+writes its entry, between an odd and an even sequence of the row (rows.py), and gives the locks
+back. An insert goes through the paper's phases:
 
     speculative search      a path is searched in the cache (search.py); the first attempt has none:
                             it assumes the degenerate path, to a vacant entry of the key's rows
@@ -23,7 +24,6 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.stores.core.base import Attempt
 from limpet.stores.core.status import (
     AGAIN,
@@ -36,16 +36,19 @@ from limpet.stores.core.status import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.rcuckoo.layout import AT_PATH, FOUND, INLINE, LACKING, LOST, PATH_MAX
+from limpet.stores.rcuckoo.layout import FOUND, LACKING, LOST, PATH_MAX
 from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import JOURNAL
+from limpet.stores.rcuckoo.rows import Entry, LockedRows, Row
 from limpet.stores.rcuckoo.search import PathSearch
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 TRIES: Final = 16
 """After so many refusals a client looks at the locks before it tries again, which reads the rows in
 vain. Before that, a look costs more: a round trip in which another client takes the lock."""
+WRITTEN: Final = 2
+"""A write adds this to the sequence of its row."""
 PLANS_MAX: Final = 256
 """How often a search asks for missing rows."""
 
@@ -79,8 +82,14 @@ class Writer:
         self.parameters = parameters
         self.rows_per_lock = parameters.rows_per_lock
         self.link = link
+        self.entry = Entry(parameters)
+        self.moved = Entry(parameters)
+        """What is written: the new entry; one that moves."""
         self.searches: list[PathSearch | None] = [None] * parameters.tables
         """The search of each table, once an insert has needed it."""
+        self.locked = LockedRows(
+            lookup.rows, min(parameters.rows, parameters.rows_per_lock), lookup.direct
+        )
         self.adopted = array("Q", bytes(8 * parameters.tables))
         """For each table, our id when we have made its journal ours."""
 
@@ -171,13 +180,18 @@ class Writer:
 
     def _learn_unknown(self, search: PathSearch) -> None:
         """Read the rows that a search has missed, without locks."""
-        self.rows.room(search.lacking)
+        rows = self.rows
+        images = []
         for index in range(search.lacking):
-            self.rows.post(index, search.unknown[index], 1)
+            image = rows.image(1, False)
+            rows.post(image, search.unknown[index], 1)
+            images.append(image)
         self.endpoint.wait()
+        found = rows.row(False)
         for index in range(search.lacking):
             row = search.unknown[index]
-            search.keep(search.cache_row(self.rows, index, row), row)
+            found.arrive(images[index], 0)
+            search.keep(search.cache_row(found, row), row)
 
     # ---- locks ----------------------------------------------------------------------------------
 
@@ -225,6 +239,7 @@ class Writer:
         self.endpoint.wait()
         if not locks.are_taken():
             return AGAIN
+        self.lookup.arrive(found)
         outcome = self._execute(found, key, value, reference, mode, plan, expected)
         locks.post_release(locks.count)
         self.endpoint.wait()
@@ -233,7 +248,7 @@ class Writer:
     # ---- cache synchronization ------------------------------------------------------------------
 
     def _hold_locked(self, found: KeyRows, plan: Plan | None) -> None:
-        """Have places in `rows`, from AT_PATH on, for all rows under the locks of the set."""
+        """Have runs of all rows under the locks of the set."""
         search = self.search(found.table)
         search.release()
         self._hold(search, found.first)
@@ -241,19 +256,16 @@ class Writer:
         if plan is not None:
             for index in range(plan.length):
                 self._hold(search, plan.rows[index])
-        # ORDER: before any row is read there.
-        self.rows.room(AT_PATH + search.held)
 
     def _post_locked(self, found: KeyRows) -> None:
         """Post reads of all these rows, a lock's at a time."""
         search = self.search(found.table)
         for run in range(search.runs):
-            place = AT_PATH + search.places_of[run]
-            self.rows.post(place, search.begins[run], search.counts[run])
+            self.locked.post(run, search.begins[run], search.counts[run])
 
     def _hold(self, search: PathSearch, row: int) -> None:
-        """Give the rows under the lock of a row their places, if they have none yet."""
-        if search.place_of(row) < 0:
+        """Have a run of the rows under the lock of a row, if there is none yet."""
+        if search.run_of(row) < 0:
             begin = row // self.rows_per_lock * self.rows_per_lock
             search.hold(begin, min(self.rows_per_lock, self.lookup.row_count - begin))
 
@@ -272,17 +284,22 @@ class Writer:
         """Write, under the locks: DONE, EXISTS, MISSING or LOST."""
         rows = self.rows
         there = self.lookup.find(found, key)
-        for index in range(2):
-            if not (there and index != found.place) and not rows.is_whole(index):
-                self._refuse(found)
+        if there:
+            whole = rows.is_whole(found.row)
+        else:
+            whole = rows.is_whole(found.one) and rows.is_whole(found.two)
+        if not whole:
+            self._refuse(found)
         if there:
             if mode == INSERT:
                 return EXISTS
-            header = rows.header(found.place, found.slot)
-            if expected is not None and self.lookup.value(found) != expected:
-                return EXISTS
-            if not header & INLINE:
-                self.client.log(header & REFERENCE_MASK, self.link)
+            old = found.row.reference_there(found.slot)
+            if expected is not None:
+                self.lookup.take(found)
+                if self.lookup.value(found) != expected:
+                    return EXISTS
+            if old:
+                self.client.log(old, self.link)
             self._write_entry(found, key, value, reference, mode)
             return DONE
         if mode in (UPDATE, DELETE):
@@ -295,7 +312,7 @@ class Writer:
             self._post_locked(found)
             self.endpoint.wait()
         search = self.search(found.table)
-        if search.search(found.first, found.second, rows) != FOUND:
+        if search.search(found.first, found.second, self.locked) != FOUND:
             return LOST
         self._write_path(found, search, key, value, reference)
         return DONE
@@ -307,39 +324,35 @@ class Writer:
         raise self.lookup.damaged(found)
 
     def _find_vacant(self, found: KeyRows) -> bool:
-        """Whether one of the key's rows has a vacant entry; then `place` and `slot` are of that."""
-        found.place = found.at_first
-        found.slot = self.rows.vacant(found.place)
+        """Whether one of the key's rows has a vacant entry; then `row` and `slot` are of that."""
+        found.row = found.one
+        found.slot = found.row.vacant()
         if found.slot < 0:
-            found.place = found.at_second
-            found.slot = self.rows.vacant(found.place)
+            found.row = found.two
+            found.slot = found.row.vacant()
         return found.slot >= 0
-
-    def _fill(
-        self, found: KeyRows, place: int, slot: int, key: bytes, value: bytes, reference: int
-    ) -> None:
-        """Set the entry there to the new pair."""
-        if reference:
-            self.rows.put_extent(place, slot, found.hash & 0xFF, key, reference)
-        else:
-            self.rows.put_inline(place, slot, found.hash & 0xFF, key, value)
 
     def _write_entry(
         self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int
     ) -> None:
-        """Write one entry of one of the key's rows: the one at `place` and `slot`."""
-        rows = self.rows
-        row = self.lookup.row_at(found, found.place)
-        version = rows.version(found.place)
+        """Write one entry of one of the key's rows: `slot` of `row`."""
+        rows, journal = self.rows, self.journal
+        number, row, slot = self.lookup.number(found), found.row, found.slot
+        sequence, entry = row.sequence(), self.entry
         if mode == DELETE:
-            rows.clear(found.place, found.slot)
+            entry.empty()
         else:
-            self._fill(found, found.place, found.slot, key, value, reference)
-        self.journal.step(row, found.slot, version)
-        self.journal.post_path(rows, found.place, found.slot)
+            entry.fill(found.hash & 0xFF, key, value, reference)
+        journal.step(number, slot, sequence)
+        journal.post_path(entry)
         # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
-        rows.post_write(found.place, row, found.slot, version + 1 & MASK)
+        rows.post_entry(row, number, slot, sequence + WRITTEN & MASK, entry)
         # CRASH(written): the row is whole and new; the repairing client gives the locks back.
+
+    def _locked_row(self, search: PathSearch, number: int) -> Row:
+        """A row under the locks. It is the same object each time."""
+        run = search.run_of(number)
+        return self.locked.row(run, number - search.begins[run])
 
     def _write_path(
         self, found: KeyRows, search: PathSearch, key: bytes, value: bytes, reference: int
@@ -348,21 +361,21 @@ class Writer:
         rows, journal = self.rows, self.journal
         length = search.length
         for step in range(length):
-            row = search.path_rows[step]
-            at = AT_PATH + search.place_of(row)
-            if not rows.is_whole(at):
+            number = search.path_rows[step]
+            row = self._locked_row(search, number)
+            if not rows.is_whole(row):
                 self._refuse(found)
-            journal.step(row, search.path_slots[step], rows.version(at))
-        # The first two places have copies of the key's rows that are not needed any more.
-        self._fill(found, 0, 0, key, value, reference)
-        journal.post_path(rows, 0, 0)
+            journal.step(number, search.path_slots[step], row.sequence())
+        self.entry.fill(found.hash & 0xFF, key, value, reference)
+        journal.post_path(self.entry)
         for step in range(length - 1, -1, -1):
-            row, slot = search.path_rows[step], search.path_slots[step]
-            at = AT_PATH + search.place_of(row)
+            entry = self.entry
             if step:
-                before = AT_PATH + search.place_of(search.path_rows[step - 1])
-                rows.copy(at, slot, before, search.path_slots[step - 1])
-            else:
-                rows.copy(at, slot, 0, 0)
-            rows.post_write(at, row, slot, rows.version(at) + 1 & MASK)
+                row = self._locked_row(search, search.path_rows[step - 1])
+                entry = self.moved
+                entry.copy(row, search.path_slots[step - 1])
+            number = search.path_rows[step]
+            row = self._locked_row(search, number)
+            sequence = row.sequence() + WRITTEN & MASK
+            rows.post_entry(row, number, search.path_slots[step], sequence, entry)
             # CRASH(moving): entries are in two rows; the repairing client moves them back.

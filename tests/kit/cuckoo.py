@@ -169,7 +169,8 @@ class Clients(Testbed):
         return -1
 
     def writes(self, number: int = 1) -> Where:
-        """The write of that number to rows: of an entry, of version and CRC, and so on."""
+        """The write of that number to rows: of the header line, of the entry, of the sequence, and
+        so on."""
         left = [number]
 
         def there(verb: str, address: int) -> bool:
@@ -254,7 +255,7 @@ def vacancies(store: Any, row: int) -> int:
 
     def count() -> int:
         store.lookup.enter_table(store.lookup.tables[0])
-        store.lookup.rows.read(0, row)
-        return sum(not store.lookup.rows.header(0, slot) for slot in range(SLOTS))
+        found = store.lookup.rows.read(row)
+        return sum(not found.size(slot) for slot in range(SLOTS))
 
     return int(store.pool.exclusively(count))

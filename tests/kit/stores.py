@@ -10,7 +10,7 @@ from limpet.shm.endpoint.fabric import BUILD, hash64
 
 KEY_MAX: Final = 65535
 OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {
-    "rcuckoo": {"value_size": 0},
+    "rcuckoo": {"value_size": 0, "key_size": 24},
     "loco": {"value_size": 0, "key_size": 16, "locks": 16},
 }
 """By kind, parameters with which every value, but an empty one, is in an object."""

@@ -606,7 +606,7 @@ ROUND_TRIPS = {
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
     "rcuckoo": {
         "get": 1,
-        "miss": 2,
+        "miss": 1,
         "insert": 2,
         "update": 2,
         "put": 2,
@@ -645,9 +645,8 @@ ROUND_TRIPS = {
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
 
-ENTRY = 8 + 32 + 64
-ROW = 8 * ENTRY + 16
-"""Of a store of kind rcuckoo, with keys of up to 31 bytes and values of up to 64 in a row."""
+HEADS = 2 * 64
+"""Of two rows of a store of kind rcuckoo."""
 LOCO_ENTRY = 32 + 32 + 64
 """Of a store of kind loco, with keys of up to 32 bytes and values of up to 64 in the data array."""
 _READ = {"get": 16 + 32, "miss": 264, "large get": 16 + 4096 + 20_000, "insert": 8 + 2 * 256}
@@ -669,13 +668,9 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
-    # two rows of 8 entries
-    "rcuckoo": {
-        "get": 2 * ROW,
-        "miss": 2 * ROW + 16,
-        "large get": 2 * ROW + 4096 + 20_000,
-        "update": 2 * ROW,
-    },
+    # the header lines of two rows; an entry is looked at where it is, which is counted apart, as
+    # are the looks that stand for a pin
+    "rcuckoo": {"get": HEADS, "miss": HEADS, "large get": HEADS + 4096 + 20_000, "update": HEADS},
     # the tracker's position, and an entry; holding the lock, the journal's intent, too
     "loco": {
         "get": 8 + LOCO_ENTRY,
@@ -712,9 +707,13 @@ BYTES_WRITTEN = {
     "swarm": {"get": 0, "miss": 0, "insert": 40 + 8 * 37 + 64, "update": 32 + 8, "delete": 0},
     "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 22, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
-    # journal: lock and state, step, redo image and state; entry, version and CRC
-    "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 16 + 24 + 2 * ENTRY + 16)
-    | {"get": 0, "miss": 0},
+    # journal: lock and state, step, sizes, redo image and state; header line, entry, sequence
+    "rcuckoo": {
+        **dict.fromkeys(("get", "miss"), 0),
+        "insert": 16 + 24 + 16 + 8 + 40 + 16 + 8,
+        "update": 16 + 24 + 16 + 8 + 16 + 16 + 8,  # all sizes stay
+        "delete": 16 + 24 + 8 + 40 + 8,
+    },
     # checksum, sizes, link, key and a word of value; of an update, twice; states; the journal; the
     # message and the position
     "loco": {

@@ -98,7 +98,7 @@ def test_exchanges_of_rcuckoo_are_its_round_trips(pools: Any) -> None:
     for number, key in enumerate(keys):
         store.put(key, bytes(20 + 80 * (number % 3)))
     assert costs(store, lambda: store.get(keys[0])) == (1, 1)
-    assert costs(store, lambda: store.get(b"none")) == (2, 2)
+    assert costs(store, lambda: store.get(b"none")) == (1, 1)
     assert costs(store, lambda: store.insert(b"k", b"1")) == (2, 2)
     assert costs(store, lambda: store.update(b"k", b"2")) == (2, 2)
     assert costs(store, lambda: store.swap(b"k", b"2", b"3")) == (2, 2)

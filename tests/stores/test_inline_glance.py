@@ -186,6 +186,10 @@ def test_a_get_has_no_pin(pools: Any, kind: str) -> None:
         if kind == TREE:
             at = table.reader.trees.leaf.at
             assert seen[-4:] == [at, at + POINTER, at, DROPS]
+        elif kind == "rcuckoo":
+            found, rows = table.reader.found, table.reader.lookup.rows
+            assert {rows.address(found.first), rows.address(found.second)} >= set(seen[-4:-1])
+            assert seen[-1] == DROPS
         else:
             assert seen[-4:] == [DROPS] * 4
         assert table.pins(key) == 0

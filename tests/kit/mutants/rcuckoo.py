@@ -8,7 +8,7 @@ as if they could be left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kit.mutants.sightings import sightings_for_ever
@@ -28,6 +28,7 @@ from kit.mutants.uncompiled import (
 from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.stores.core.status import DONE, MISSING
 from limpet.stores.rcuckoo.layout import STATE
+from limpet.stores.rcuckoo.rows import Entry
 
 
 @contextlib.contextmanager
@@ -71,27 +72,65 @@ def places_by_the_paper(place: Any) -> Any:
     return run
 
 
-def copies_nothing_to_the_first_place(copy: Any) -> Any:
-    """That is where an undo puts the good copy of an entry."""
-
-    def run(self: Any, place: int, *source: int) -> None:
-        if place:
-            copy(self, place, *source)
-
-    return run
+def bless(rows: Any, number: int, slot: int, sequence: int) -> None:
+    """Make the entry valid that is in the row."""
+    row, entry = rows.read(number), Entry(rows.parameters)
+    entry.copy(row, slot)
+    rows.post_entry(row, number, slot, sequence, entry)
 
 
-def is_torn_again(self: Any, place: int, other: int) -> bool:
+def blesses_the_first_row(self: Any, look: Any) -> None:
+    number, slot, sequence = look.path[0]
+    bless(self.store.lookup.rows, number, slot, sequence + 2)
+
+
+def blesses_what_came(self: Any, path: Any) -> None:
+    """It clears the last entry, and puts no good copy back."""
+    rows = self.store.lookup.rows
+    for number, slot, sequence in path[1:-1]:
+        bless(rows, number, slot, sequence + 4)
+    number, slot, sequence = path[-1]
+    rows.post_entry(rows.read(number), number, slot, sequence + 4, Entry(rows.parameters))
+
+
+def is_torn_again(self: Any, row: Any, later: Any) -> bool:
     """`Rows.is_same`, which says only whether the second one is whole."""
-    return not self.is_whole(other)
+    return not self.is_whole(later)
 
 
-def looks_once(self: Any, found: Any) -> bool:
-    for place in range(2):
-        if not self.rows.is_whole(place):
-            self.locks.wait_for(self.row_at(found, place))
+def first_sequences_are_even(self: Any, found: Any, both: bool) -> bool:
+    """`Lookup.is_proven` without the sequences after the rows."""
+    for row, number in ((found.one, found.first), (found.two, found.second)):
+        if (both or row is found.row) and row.sequence() & 1:
+            self.locks.wait_for(number)
             return False
     return True
+
+
+def looks_once_if(is_meant: Callable[[bool], bool]) -> tuple[Change, ...]:
+    """Changes: of some results, called with whether the key is missing, the sequences are not read
+    again."""
+
+    def is_proven(shipped: Any) -> Any:
+        def run(self: Any, found: Any, both: bool) -> bool:
+            chosen = first_sequences_are_even if is_meant(both) else shipped
+            return bool(chosen(self, found, both))
+
+        return run
+
+    def proves(shipped: Any) -> Any:
+        def run(self: Any, endpoint: Any, drops: int) -> bool:
+            missing = self.found.slot < 0
+            if is_meant(missing):
+                return first_sequences_are_even(self, self.found, missing)
+            return bool(shipped(self, endpoint, drops))
+
+        return run
+
+    return (
+        Change("rcuckoo/lookup", "Lookup.is_proven", is_proven),
+        Change("rcuckoo/lookup", "Lookup.proves", proves),
+    )
 
 
 def gets_unpinned(self: Any, key: bytes, default: Any = None) -> Any:
@@ -194,17 +233,18 @@ BY_THE_PAPER: Final = Change("rcuckoo/rows", "DependentHash.place", places_by_th
 WITHOUT_PROGRESS: Final = with_part("membership", progress=nothing)
 
 BLESSED: Final = Mutant(
-    "c1-torn-row-is-made-valid", (replaced("rcuckoo/rows", "Rows.load_entry", nothing),)
+    "c1-torn-row-is-made-valid", (replaced(REPAIR, "Repair._redo", blesses_the_first_row),)
 )
 GOOD_COPY_CLEARED: Final = Mutant(
     "c1-of-two-copies-the-good-one-is-cleared",
-    (Change("rcuckoo/rows", "Rows.copy", copies_nothing_to_the_first_place),),
+    (replaced(REPAIR, "Repair._undo", blesses_what_came),),
 )
 ONE_ROW: Final = Mutant("c2-both-rows-may-be-the-same", (BY_THE_PAPER,))
-MISSED: Final = Mutant(
-    "c3-missing-without-a-second-look",
-    (replaced("rcuckoo/lookup", "Lookup.are_settled", looks_once),),
+MISSED: Final = Mutant("c3-missing-without-a-second-look", looks_once_if(bool))
+NOT_READ_AGAIN: Final = Mutant(
+    "sequence-is-not-read-again-after-the-row", looks_once_if(lambda missing: not missing)
 )
+
 VERSION_WRAPS: Final = Mutant(
     "c4-version-has-eight-bits", (replaced("rcuckoo/writer", "MASK", 0xFF),)
 )

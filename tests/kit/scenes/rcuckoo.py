@@ -16,6 +16,7 @@ from kit.mutants.rcuckoo import (
     LEASE_IS_SUSPECT,
     LOCKS_FIRST,
     MISSED,
+    NOT_READ_AGAIN,
     ONE_ROW,
     PATH_LOCKED,
     PATH_OF_BEFORE,
@@ -126,6 +127,18 @@ def _key_moves_under_a_reader(pools: Any) -> None:
 
 def _row_is_written_256_times(pools: Any) -> None:
     _moved(pools, 255)
+
+
+def _row_is_written_after_its_header_line_was_read(pools: Any) -> None:
+    """The reader knows sizes of the value from before, and then looks at the entry."""
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    key = clients.key(3)
+    assert not reader.begin(lambda: reader.store.get(key), verb_on("read_words", number=3))
+    clients.store.update(key, b"longer")
+    assert reader.go()
+    assert reader.result == b"longer", "it returns what nobody wrote"
+    clients.sound()
 
 
 def nobody_suspected(clients: Clients) -> None:
@@ -270,7 +283,7 @@ def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
     repairer, other = clients.puppets
     made = Backward(clients)
     made.make_room()
-    clients.die(clients.writes(3), lambda store: store.insert(made.key, NEW))
+    clients.die(clients.writes(4), lambda store: store.insert(made.key, NEW))
     assert not repairer.begin(repairer.pool.recover, clients.writes())
     ended = other.begin(lambda: other.store.update(made.moving, NEW), clients.tries(2))
     assert repairer.go()
@@ -310,7 +323,7 @@ def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
     mover, reader = clients.puppets
     made = Backward(clients)
     made.make_room()
-    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), clients.writes(3))
+    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), clients.writes(4))
     checker = reader.store.checker()
     assert not reader.begin(lambda: checker._twice(0, made.moving), clients.looks())
     assert mover.go()
@@ -386,7 +399,8 @@ def _extent_is_used_again_under_a_reader(pools: Any) -> None:
     other = clients.key(9, others)
     store.delete(other)
     (linked,) = store.references().tolist()
-    reader.begin(lambda: reader.store.get(key), verb_on("read_words", number=2))
+    # both header lines and the entry were read
+    reader.begin(lambda: reader.store.get(key), verb_on("read_words", number=4))
     store.update(key, new)
     for _ in range(150):
         store.put(other, others)
@@ -401,6 +415,7 @@ STEPS: Final = (
     (ONE_ROW, _keys_have_two_rows),
     (MISSED, _key_moves_under_a_reader),
     (VERSION_WRAPS, _row_is_written_256_times),
+    (NOT_READ_AGAIN, _row_is_written_after_its_header_line_was_read),
     (BUSY_IS_SUSPECT, _busy_client_is_met_twice),
     (LEASE_IS_SUSPECT, _repairer_is_met_twice),
     (ANYBODYS_LOCK, _living_client_has_the_lock_of_the_dead),
