@@ -302,7 +302,7 @@ class Audit:
             owning = self._owning_word(node, self._block_of(at), word)
             astray = owning is not None and not self._lives(owning)
         elif kind in _HOLDERS:
-            astray = self._damaged(self._block_of(at), word) or not self._lives(word)
+            astray = self._damaged(node, self._block_of(at), word) or not self._lives(word)
         else:
             astray = kind > STRAY or (kind == PENDING and not self._lives(word))
         return astray and self.endpoint.load(at) == word
@@ -355,7 +355,7 @@ class Audit:
             used = {}
             self.client.go_on()
             for block in np.flatnonzero(np.isin(words >> np.uint64(60), _HOLDERS)).tolist():
-                if self._damaged(block, int(words[block])):
+                if self._damaged(node, block, int(words[block])):
                     continue  # will count as leaked
                 bits = self.blocks.bitmap(node, block, class_of(int(words[block])))
                 used[block] = np.flatnonzero(
@@ -365,14 +365,14 @@ class Audit:
         except NodeFailed:
             return None
 
-    def _damaged(self, block: int, word: int) -> bool:
+    def _damaged(self, node: int, block: int, word: int) -> bool:
         """Whether the word of a block with objects cannot be."""
         kind, size_class = word >> 60, class_of(word)
         fits = {
             SLAB: size_class != LARGE_CLASS and size_class == self.heap.block_class(size_class),
             LARGE: size_class == LARGE_CLASS,
         }
-        possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
+        possible = kind in _BACKUPS or self.blocks.groups.possible(node, block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
     def _journals(self) -> tuple[set[int], Words]:

@@ -120,6 +120,7 @@ class PoolMemory(Protocol):
     regions: Regions
     contents: Contents
     mapped: MappedNodes
+    remote: bool
 
     def strays(self) -> list[int]: ...
 

@@ -15,6 +15,9 @@ cdef class Claims:
     cdef readonly object membership
     cdef readonly bint bounded
 
+    cpdef list others(self, u64 node, u64 replicas)
+    cpdef list nodes_for(self, u64 node, u64 replicas)
+
 cdef class Spans:
     cdef readonly Claims claims
     cdef readonly Client client

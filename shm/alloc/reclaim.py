@@ -151,7 +151,7 @@ class Shortage:
         for block in np.flatnonzero(anothers).tolist():
             word = int(words[block])
             size_class = class_of(word)
-            if size_class >= table.heap.class_count or not table.groups.possible(block, word):
+            if size_class >= table.heap.class_count or not table.groups.possible(node, block, word):
                 continue  # damaged; an audit shows it
             used = table.used_count(node, block, size_class)
             if not used:
@@ -235,7 +235,7 @@ def end_limbo(table: Table, node: int, client: int, grace: Grace) -> int:
     for block in np.flatnonzero(over).tolist():
         word = int(words[block])
         size_class = class_of(word)
-        if size_class >= table.heap.class_count or not table.groups.possible(block, word):
+        if size_class >= table.heap.class_count or not table.groups.possible(node, block, word):
             continue  # damaged; an audit shows it
         if table.used_count(node, block, size_class):
             kind = LARGE if size_class == LARGE_CLASS else SLAB

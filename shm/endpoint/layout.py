@@ -33,6 +33,7 @@ Control segment, offsets in bytes
     4480         gate: word; the process that opens a durable pool of several hosts (mending.py)
     4488         gate_beat: word; goes up while that process lives
     8192         node states: 256 words (states.py)
+    10240        rings: 256 words; nodes that were added to the pool (states.py)
     12288        event ring: 128 entries of 64 bytes (events.py)
     20480        client slots: 1408 bytes each (slots.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
@@ -50,6 +51,8 @@ NODE_SHIFT: Final = 40
 OFFSET_MASK: Final = (1 << NODE_SHIFT) - 1
 CONTROL_NODE: Final = 255
 
+EXACTLY: Final = 1 << 8
+"""With the number of a node, in a request for memory: not on another node."""
 SUPERBLOCK_SIZE: Final = 4096
 PAGE: Final = 4096
 
@@ -107,9 +110,11 @@ POOL_CLOCK: Final = address(CONTROL_NODE, 4424)
 GATE: Final = address(CONTROL_NODE, 4480)
 GATE_BEAT: Final = address(CONTROL_NODE, 4488)
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
+RINGS: Final = address(CONTROL_NODE, 10240)
 EVENT_RING: Final = address(CONTROL_NODE, 12288)
 CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
 
+assert NODE_STATES + 8 * 256 == RINGS and RINGS + 8 * 256 == EVENT_RING
 assert EVENT_RING + EVENTS * EVENT_SIZE == CLIENT_SLOTS
 
 

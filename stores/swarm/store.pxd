@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
-from limpet.shm.endpoint.layout cimport SLOTS_USED
+from limpet.shm.endpoint.layout cimport EXACTLY, SLOTS_USED
 from limpet.shm.endpoint.slots cimport FREE, STATE_SHIFT
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.base cimport Attempt, as_bytes
