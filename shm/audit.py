@@ -9,7 +9,8 @@
                named regions that belong to no store
     failed     nodes that are lost; of a node of which this process has met poisoned pages, the
                objects that are linked and on them, what of named regions is on them, and what is
-               not linked, as its link may be on them
+               not linked, as its link may be on them. So, too, all that is not linked while a node
+               is lost that was added to the pool (shm/growth.py): it has links to other nodes
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
 used bits, the client journals, the links, the client journals again, and the bits of the objects
@@ -253,11 +254,12 @@ class Audit:
         reachable = self.heap.in_pages(np.unique(self.contents.references()))
         self.in_regions = self.heap.in_pages(np.unique(self.regions.references()))
         self.client.go_on()
+        links_lost = None in nodes[self.heap.placement.rings[0].count :]
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:
                 found["failed"] += self.heap.layout.node_size
-            elif self.endpoint.lost(node):  # pages of it: what is not linked may be linked there
+            elif links_lost or self.endpoint.lost(node):  # what is not linked may be linked there
                 here = dict.fromkeys(KEYS, 0)
                 self._account(node, contents, live, held, reachable, here, set())
                 here["failed"] += here.pop("leaked")

@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.backends import node as nodes
 from limpet.shm.clients.events import NODE_ADDED
 from limpet.shm.endpoint.layout import DROPS, LEADER, REMOTES, RINGS
-from limpet.shm.endpoint.states import Ring
+from limpet.shm.endpoint.states import Ring, count_nodes
 from limpet.shm.errors import ParameterError, PoolCorrupt
 from limpet.shm.parameters import NODES_MAX, check_whole, parse_size
 from limpet.shm.replicas.view import IDENT_MASK
@@ -80,7 +80,7 @@ def know_rings(memory: PoolMemory) -> bool:
         if not word:
             return bool(placement.nodes != before)
         ring = Ring.of(word)
-        if not ring.count or ring.first != placement.nodes or ring.nodes[-1] >= NODES_MAX:
+        if not count_nodes(placement.nodes, (word,)):
             raise PoolCorrupt(f"{memory.url}: a word of its added nodes is damaged: {word:#x}")
         memory.mapped.map_ring(ring, memory.view)
         memory.regions.know_nodes(ring.first + ring.count)

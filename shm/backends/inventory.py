@@ -26,6 +26,7 @@ from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
 from limpet.shm.errors import (
     LimpetError,
+    PoolCorrupt,
     PoolExists,
     PoolForeign,
     PoolIncomplete,
@@ -158,7 +159,10 @@ def _is_in_use(location: Location, fd: int) -> bool:
     if not parameters.ephemeral or not is_locked(fd, parameters.clients):
         return False
     # If nodes are gone, no client was there: those that are there now are about to find that out.
-    nodes = nodes_in(location.place(CONTROL_NODE), fd, parameters.nodes)
+    try:
+        nodes = nodes_in(location.place(CONTROL_NODE), fd, parameters.nodes)
+    except PoolCorrupt:
+        return False
     return len({index for index, _ in location.removable(any_owner=False)}) > nodes
 
 

@@ -37,8 +37,12 @@ def node_words(location: Location, first: int) -> list[int]:
 
 
 def nodes_in(at: SegmentPlace, fd: int, first: int) -> int:
-    """How many nodes a pool has with this control segment that was made with `first`."""
-    return min(count_nodes(first, _words(at, fd, RINGS)), NODES_MAX)
+    """How many nodes a pool has with this control segment that was made with `first`. PoolCorrupt:
+    that is damaged."""
+    found = count_nodes(first, _words(at, fd, RINGS))
+    if not found:
+        raise PoolCorrupt(f"{at.path}: a word of the added nodes is damaged; destroy the pool")
+    return found
 
 
 def _words(at: SegmentPlace, fd: int, address: int) -> list[int]:

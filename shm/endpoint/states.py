@@ -119,12 +119,16 @@ class Ring(NamedTuple):
 
 
 def count_nodes(first: int, words: Iterable[int]) -> int:
-    """How many nodes a pool has that was made with `first`, and has these ring words."""
+    """How many nodes a pool has that was made with `first`, and has these ring words; 0: the words
+    are damaged."""
     total = first
     for word in words:
         if not word:
             break
-        total += Ring.of(word).count
+        ring = Ring.of(word)
+        if not ring.count or ring.first != total or total + ring.count > CONTROL_NODE:
+            return 0
+        total += ring.count
     return total
 
 
