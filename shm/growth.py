@@ -17,14 +17,15 @@ Why no client meets an address on a node that it has not mapped: an object there
 step 4. An operation that was pinned before step 3 is over by then, or will map the nodes before it
 goes on; one that is pinned later has mapped them. Gets without a pin (race/glance.py) may meet such
 an address: the verb fails, and the get begins again with a pin. A process that does nothing maps
-nothing, and keeps nobody waiting: it maps the nodes at its next operation.
-A client that stands still inside an operation keeps step 3 waiting. Once its lease is over it is
-fenced, as for a node that is replaced, unless the pool's policy forbids that; then `add_node` waits.
+nothing, and keeps nobody waiting: it maps the nodes at its next operation. A client that stands
+still inside an operation keeps step 3 waiting. Once its lease is over it is fenced, as for a node
+that is replaced, unless the pool's policy forbids that; then `add_node` waits.
 
-Who finds memory where: an object is for the node of its key's directory, as before. When that node
-has none, its client takes it from a node that was added (`Claims.others`): subtables, leaves, values
-and objects of channels. With r replicas it takes rings of r nodes or more. Regions stay where they
-are: directories, index tables of a fixed size, channels; so a directory's own limit stays, too.
+Where memory comes from: an object is for the node of its key's directory, as before. When that node
+has none, its client takes it from a node that was added (`Claims.others`): for subtables, leaves,
+values and objects of channels. With r replicas it takes rings of r nodes or more. Regions stay
+where they are: directories, index tables of a fixed size, channels. So a directory's own limit
+stays, too.
 
 A kill leaves behind
     before step 2   segments that no word names. The next `add_node` removes them; `destroy`, too
@@ -34,8 +35,8 @@ In both cases no byte of the pool is missing, and `audit` counts the nodes of a 
 Only a leader writes ring words. A leader that was taken for dead is dead (view.py), so no word is
 written late.
 
-Unreplicated objects on a node that was added are linked from other nodes. If it is lost, these links
-lead nowhere, so it is replaced only when it has none (`Replacement`).
+Objects without replicas on a node that was added are linked from other nodes. If the node is lost,
+these links lead nowhere, so it is replaced only when there are none (`Replacement`).
 
 Refused, with ParameterError: device DAX, as the devices are in the URL; durable pools; pools that
 had remote clients (net://), and remote clients of a pool with added nodes: a server serves the
@@ -47,7 +48,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.clients.events import NODE_ADDED
@@ -242,6 +243,6 @@ class Growth:
             raise ParameterError(SERVED.format(self.memory.url))
         self.view.quiesce()
         # LINEARIZES: clients allocate there.
-        self.endpoint.cas(at, ring.word, ring._replace(is_open=True).word)
+        self.endpoint.cas(at, ring.word, ring.opened().word)
         placement.look_again(number, self.endpoint.load(at))
         # CRASH(ring-open): the ring is in use; only the view has a dead leader.

@@ -55,9 +55,9 @@ def pool(name: str) -> str:
 
 def test_every_command_has_help() -> None:
     assert list(COMMANDS) == [
-        "add-node", "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
-        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "man", "metrics", "prune",
-        "put", "rack", "rename", "replace-node", "report", "restore", "serve", "snapshot",
+        "add-node", "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop",
+        "dump", "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "man", "metrics",
+        "prune", "put", "rack", "rename", "replace-node", "report", "restore", "serve", "snapshot",
             "top", "watch", "worker",
     ]  # fmt: skip
     shown = run("--help").output

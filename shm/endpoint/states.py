@@ -27,7 +27,8 @@ it raises NodeFailed for ever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import dataclasses
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
 from limpet.shm.endpoint.layout import CONTROL_NODE
@@ -96,7 +97,8 @@ def node_word(generation: int, state: int) -> int:
     return generation << GENERATION_SHIFT | state
 
 
-class Ring(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Ring:
     """Nodes that were added together: the first, how many, and whether clients allocate there."""
 
     first: int
@@ -116,6 +118,10 @@ class Ring(NamedTuple):
     @property
     def nodes(self) -> range:
         return range(self.first, self.first + self.count)
+
+    def opened(self) -> Ring:
+        """The same ring, open."""
+        return Ring(self.first, self.count, True)
 
 
 def count_nodes(first: int, words: Iterable[int]) -> int:

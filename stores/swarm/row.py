@@ -490,9 +490,7 @@ class Row:
                 wanted.node = placement.beside(wanted.node, 1)
                 continue
             try:
-                reference = self.allocator.allocate(
-                    wanted.node | EXACTLY, wanted.size, self.count
-                )
+                reference = self.allocator.allocate(wanted.node | EXACTLY, wanted.size, self.count)
                 if not reference and self._is_loan(size):
                     wanted.lent = max(wanted.size, self.heap.sizes[self.heap.paged])
                     reference = self.allocator.allocate(
