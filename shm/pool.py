@@ -698,7 +698,14 @@ class PoolCore:
                 f"{self.url} is durable: its nodes are not replaced; save what is there, and make "
                 "another pool"
             )
-        return self.exclusively(lambda: Replacement(self, node).run())  # type: ignore[no-any-return]
+        return self.exclusively(lambda: self._replace_node(node))  # type: ignore[no-any-return]
+
+    def _replace_node(self, node: int) -> dict[str, Any]:
+        done = Replacement(self, node).run()
+        if node >= self.parameters.nodes:
+            # What only the lost node linked to, on others, of stores that were dropped since.
+            self.free_unreachable()
+        return done
 
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and clean up after dead creators of regions.

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.alloc.claims import Claims, Relief, Spans
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
-from limpet.shm.endpoint.layout import EXACTLY, PRESSURE
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT, PRESSURE
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.pages import NOWHERE
@@ -123,7 +123,7 @@ class Allocator:
         if size_class >= self.heap.paged:
             reference = slabs.runs_of(node, replicas).pop(size_class)
             if not reference:
-                reference = self._pop_elsewhere(node, size_class, replicas)
+                reference = self._pop_elsewhere(node, size_class, replicas, 0)
             if reference:
                 self.client.log(reference, 0)
                 self.heap.take(reference)
@@ -132,6 +132,8 @@ class Allocator:
         if replicas != 1 or node >= slabs.nodes:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = self._still_usable(slab, node, kind)
         reference = 0 if slab is None else slab.pop()
         while not reference:
             slab = slabs.next_ready(kind)
@@ -141,29 +143,47 @@ class Allocator:
         if slab is not None:
             slab.prefetch()
         else:
-            reference = self._pop_elsewhere(node, size_class, replicas)
+            reference = self._pop_elsewhere(node, size_class, replicas, kind)
             if not reference:
                 return 0
         self.client.log(reference, 0)
         self.heap.take(reference)
         return reference
 
-    def _pop_elsewhere(self, node: int, size_class: int, replicas: int) -> int:
-        """A ready object on another node that takes what this one has no memory for; 0: none."""
-        if node & EXACTLY or self.heap.placement.nodes == self.slabs.nodes:
+    def _still_usable(self, slab: Slab, node: int, kind: int) -> Slab | None:
+        """The current slab of a kind of this node, which may be on another one, if it may be used;
+        else the kind has none now."""
+        endpoint, there = self.heap.endpoint, slab.node
+        if there != node & EXACTLY - 1 and (
+            node & EXACTLY or endpoint.failed(there << NODE_SHIFT) or endpoint.lost(there)
+        ):
+            self.slabs.current[kind] = None
+            return None
+        return slab
+
+    def _pop_elsewhere(self, node: int, size_class: int, replicas: int, kind: int) -> int:
+        """A ready object on another node that takes what this one has no memory for; 0: none.
+        `kind`: of slabs of this node; the next object is taken from the same slab."""
+        slabs = self.slabs
+        if node & EXACTLY or self.heap.placement.nodes == slabs.nodes:
             return 0
         for other in self.claims.others(node, replicas):
             if size_class >= self.heap.paged:
-                reference = self.slabs.runs_of(other, replicas).pop(size_class)
+                reference = slabs.runs_of(other, replicas).pop(size_class)
             else:
-                reference = self._pop(self.slabs.kind(other, size_class, replicas))
+                there = slabs.kind(other, size_class, replicas)
+                reference = self._pop(there, other)
+                if reference:
+                    slabs.current[kind] = slabs.current[there]
             if reference:
                 return reference
         return 0
 
-    def _pop(self, kind: int) -> int:
-        """A ready object of this kind; 0: there is none."""
+    def _pop(self, kind: int, node: int) -> int:
+        """A ready object of this kind, of slabs on this node; 0: there is none."""
         slab = self.slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = None
         reference = 0 if slab is None else slab.pop()
         while not reference:
             slab = self.slabs.next_ready(kind)
@@ -231,16 +251,18 @@ class Allocator:
         slabs = self.slabs
         if size_class >= self.heap.paged:
             reference = slabs.runs_of(node, replicas).pop(size_class)
-            return reference if reference else self._pop_elsewhere(node, size_class, replicas)
+            return reference if reference else self._pop_elsewhere(node, size_class, replicas, 0)
         kind = node << 8 | size_class
         if replicas != 1 or node >= slabs.nodes:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = self._still_usable(slab, node, kind)
         reference = 0 if slab is None else slab.pop()
         while not reference:
             slab = slabs.next_ready(kind)
             if slab is None:
-                return self._pop_elsewhere(node, size_class, replicas)
+                return self._pop_elsewhere(node, size_class, replicas, kind)
             reference = slab.pop()
         return reference
 

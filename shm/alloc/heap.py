@@ -67,7 +67,7 @@ from limpet.shm.endpoint.words import (
     TENTATIVE,
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt
-from limpet.shm.replicas.replica_layout import NODES, ReplicaLayout
+from limpet.shm.replicas.replica_layout import ReplicaLayout
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 WORD_BITS: Final = (1 << 48) - 1
@@ -115,8 +115,9 @@ class Heap:
         for replicas in range(1, self.placement.replicas_max + 1):
             regions = self.placement.limits[replicas] * self.placement.region_blocks
             self.ends[replicas - 1] = self.first + regions * self.block_size
-        self.steps = array("Q", bytes(8 * REPLICAS_MAX * NODES))
-        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * NODES))
+        rows = len(self.placement.firsts)
+        self.steps = array("Q", bytes(8 * REPLICAS_MAX * rows))
+        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * rows))
         """For objects with their primaries on a node: the distance from the primary to each
         replica, and from the primary's used bit to the bit of each replica."""
         self._fill_steps(self.placement.rings[0])

@@ -226,7 +226,8 @@ class Slabs:
         """Nodes that the pool was made with: the kinds of those that were added come behind."""
         self.kinds: dict[int, list[Slab]] = {}
         self.current: list[Slab | None] = []
-        """For each kind, the slab from which an object was taken last."""
+        """For each kind, the slab from which an object was taken last; it may be on another node
+        (`Allocator._pop_elsewhere`)."""
         self.know_nodes()
         self.heap = heap
         self.runs: dict[int, Runs] = {}
@@ -287,6 +288,9 @@ class Slabs:
         # ORDER: first; no look at the words of our blocks finds the slab any more afterwards.
         if self.current[kind] is slab:
             self.current[kind] = None
+        if self.placement.nodes != self.nodes:
+            # It may be the current one of kinds of other nodes, too.
+            self.current[:] = [None if each is slab else each for each in self.current]
         del self.kinds[kind][index]
         if slab.size_class == self.heap.page_class:
             self.runs_of(slab.node, slab.replicas).shift(index, -1)
