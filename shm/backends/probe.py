@@ -31,7 +31,8 @@ def node_words(location: Location, first: int) -> list[int]:
     at = location.place(CONTROL_NODE)
     fd = at.open()
     try:
-        return _words(at, fd, NODE_STATES)[: nodes_in(at, fd, first)]
+        count = nodes_in(at, fd, first) if location.takes_nodes else first
+        return _words(at, fd, NODE_STATES)[:count]
     finally:
         os.close(fd)
 
