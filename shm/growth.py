@@ -77,22 +77,25 @@ def know_rings(memory: PoolMemory) -> bool:
     placement = memory.heap.placement
     before = placement.nodes
     while True:
-        word = memory.endpoint.load(RINGS + 8 * (len(placement.rings) - 1))
+        known = sum(ring.first < placement.nodes for ring in placement.rings)
+        word = memory.endpoint.load(RINGS + 8 * (known - 1))
         if not word:
             return bool(placement.nodes != before)
         ring = Ring.of(word)
         if not count_nodes(placement.nodes, (word,)):
             raise PoolCorrupt(f"{memory.url}: a word of its added nodes is damaged: {word:#x}")
         memory.mapped.map_ring(ring, memory.view)
+        # ORDER: what is there for each node before the number of nodes, by which all is used; a
+        # signal handler that raises in between has it be done again.
         memory.regions.know_nodes(ring.first + ring.count)
-        # ORDER: the nodes are mapped before they are known: all that is known is used.
         memory.heap.add_ring(ring)
-        memory.view.nodes = placement.nodes
+        memory.view.nodes = ring.first + ring.count
         memory.allocator.know_nodes()
+        placement.use_rings()
 
 
 def require_local(memory: PoolMemory) -> None:
-    """Raise ParameterError for a remote client, which has joined, of a pool with added nodes."""
+    """Raise ParameterError for a remote client of a pool with added nodes."""
     if memory.remote and memory.endpoint.load(RINGS):
         raise ParameterError(SERVED.format(memory.url))
 

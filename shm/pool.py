@@ -158,9 +158,10 @@ class PoolCore:
         try:
             self._wire(latency_ns(latency))
             self._inspect()
+            growth.require_local(self)
             growth.know_rings(self)
             self._join()
-            growth.require_local(self)
+            growth.require_local(self)  # nodes may have been added before we were known as remote
         except BaseException:
             self._unmap()
             raise

@@ -72,7 +72,8 @@ class Claims:
         for number, ring in enumerate(placement.rings):
             if not ring.is_open:
                 ring = placement.look_again(number, endpoint.load(RINGS + 8 * (number - 1)))
-            if ring.is_open and ring.count >= replicas and (number or node >= ring.count):
+            serves = ring.first < placement.nodes and (number or node >= ring.count)
+            if ring.is_open and ring.count >= replicas and serves:
                 found += ring.nodes
         if not found:
             return found

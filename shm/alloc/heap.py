@@ -138,9 +138,8 @@ class Heap:
                 self.bit_steps[row + k] = steps + blocks * self.bitmap_size & MASK
 
     def add_ring(self, ring: Any) -> None:
-        """Know the nodes of a ring that was added to the pool; they are mapped."""
+        """Note a ring that was added to the pool; its nodes are mapped."""
         self._fill_steps(ring)
-        # ORDER: after the steps, which are looked up for nodes that the placement knows.
         self.placement.add_ring(ring)
 
     def value_max(self, replicas: int) -> int:

@@ -242,8 +242,9 @@ class Slabs:
         return (self.placement.replicas_max * node + replicas - 1) << 8 | size_class
 
     def know_nodes(self) -> None:
-        """Have a place for each kind of all nodes that the pool has now."""
-        kinds = self.placement.replicas_max * self.placement.nodes * 256
+        """Have a place for each kind of the nodes of all rings."""
+        last = self.placement.rings[len(self.placement.rings) - 1]
+        kinds = self.placement.replicas_max * (last.first + last.count) * 256
         self.current.extend([None] * (kinds - len(self.current)))
 
     def of(self, kind: int) -> list[Slab]:

@@ -72,13 +72,16 @@ class ReplicaLayout:
             self.limits[replicas] = self.regions // replicas * replicas
 
     def add_ring(self, ring: Ring) -> None:
-        """Note a ring whose nodes follow those that are known."""
+        """Note a ring whose nodes follow those that are known, for `use_rings`. May be repeated."""
         for node in ring.nodes:
             self.firsts[node] = ring.first
             self.counts[node] = ring.count
-        self.rings.append(ring)
-        # ORDER: the number of nodes last: compiled code trusts what is below it.
-        self.nodes = ring.first + ring.count
+        self.rings = [*[known for known in self.rings if known.first < ring.first], ring]
+
+    def use_rings(self) -> None:
+        """Go by the rings that were noted: compiled code trusts the numbers of their nodes."""
+        last = self.rings[len(self.rings) - 1]
+        self.nodes = last.first + last.count
 
     def look_again(self, number: int, word: int) -> Ring:
         """The ring of this number, which has this word now."""
