@@ -187,15 +187,16 @@ class Growth:
             know_rings(self.memory)
             if self.view.unsettled():
                 return None
-            rings = self.memory.heap.placement.rings
-            for number in range(1, len(rings)):
-                self._open(number)
+            placement = self.memory.heap.placement
+            number = len(placement.rings)
+            for there in range(1, number):
+                self._open(there)
             if not self.count:
                 return []
-            ring = Ring(self.memory.heap.placement.nodes, self.count, False)
-            self._make(len(rings), ring)
+            ring = Ring(placement.nodes, self.count, False)
+            self._make(number, ring)
             know_rings(self.memory)
-            self._open(len(rings) - 1)
+            self._open(number)
             for node in ring.nodes:
                 self.memory.membership.note(NODE_ADDED, node, 0, time.monotonic_ns() - began_ns)
             return list(ring.nodes)
