@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,31 @@ def fill(store: Any, prefix: bytes) -> list[bytes]:
 def there(store: Any, keys: list[bytes]) -> None:
     assert store.get_many(keys) == [value(key) for key in keys]
     assert len(store) == len(keys)
+
+
+def test_channels_and_snapshots_take_added_nodes(pools: Any, tmp_path: Path) -> None:
+    pool = pools(nodes=1, node_size="1MiB")
+    with limpet.open(pool.url) as other:
+        mine, theirs = pool.queue("q", maxsize=64), other.queue("q", maxsize=64)
+        store = pool.store("race", name="s")
+        keys = fill(store, b"first")
+        with contextlib.suppress(limpet.StoreFull):
+            for number in itertools.count():
+                mine.put(b"%d" % number * 3000, timeout=0)
+        sent = mine.qsize()
+        assert sent < 40
+        pool.add_node()
+        for number in range(sent, 40):
+            theirs.put(b"%d" % number * 3000, timeout=0)
+        later = [b"more-%d" % number for number in range(MORE)]
+        other.store("race", name="s").put_many((key, value(key)) for key in later)
+        pool.snapshot(tmp_path / "snapshot")
+        assert [mine.get(timeout=0) for _ in range(40)] == [b"%d" % n * 3000 for n in range(40)]
+    pool.recover()
+    assert pool.audit()["leaked"] == 0
+    restored = pools.keep(limpet.restore(tmp_path / "snapshot", pools.url()))
+    there(restored.store("race", name="s"), keys + later)
+    assert restored.queue("q", maxsize=64).qsize() == 40
 
 
 @pytest.mark.parametrize("kind", sorted(REPLICAS))
