@@ -11,6 +11,7 @@ import limpet
 from limpet.cli.common import Commands
 
 COMMANDS: Final = {
+    "add-node": ("cli.pools", "Give a pool in use more memory nodes."),
     "bench": ("bench.cli", "Measure limpet's stores."),
     "cache": ("cli.dumps", "Show the counts of a cache; get, set or clear its keys."),
     "create": ("cli.pools", "Make a pool, and stores in it."),

@@ -9,7 +9,8 @@
                named regions that belong to no store
     failed     nodes that are lost; of a node of which this process has met poisoned pages, the
                objects that are linked and on them, what of named regions is on them, and what is
-               not linked, as its link may be on them
+               not linked, as its link may be on them. So, too, all that is not linked while a node
+               is lost that was added to the pool (shm/growth.py): it has links to other nodes
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
 used bits, the client journals, the links, the client journals again, and the bits of the objects
@@ -253,11 +254,12 @@ class Audit:
         reachable = self.heap.in_pages(np.unique(self.contents.references()))
         self.in_regions = self.heap.in_pages(np.unique(self.regions.references()))
         self.client.go_on()
+        links_lost = None in nodes[self.heap.placement.rings[0].count :]
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:
                 found["failed"] += self.heap.layout.node_size
-            elif self.endpoint.lost(node):  # pages of it: what is not linked may be linked there
+            elif links_lost or self.endpoint.lost(node):  # what is not linked may be linked there
                 here = dict.fromkeys(KEYS, 0)
                 self._account(node, contents, live, held, reachable, here, set())
                 here["failed"] += here.pop("leaked")
@@ -302,7 +304,7 @@ class Audit:
             owning = self._owning_word(node, self._block_of(at), word)
             astray = owning is not None and not self._lives(owning)
         elif kind in _HOLDERS:
-            astray = self._damaged(self._block_of(at), word) or not self._lives(word)
+            astray = self._damaged(node, self._block_of(at), word) or not self._lives(word)
         else:
             astray = kind > STRAY or (kind == PENDING and not self._lives(word))
         return astray and self.endpoint.load(at) == word
@@ -355,7 +357,7 @@ class Audit:
             used = {}
             self.client.go_on()
             for block in np.flatnonzero(np.isin(words >> np.uint64(60), _HOLDERS)).tolist():
-                if self._damaged(block, int(words[block])):
+                if self._damaged(node, block, int(words[block])):
                     continue  # will count as leaked
                 bits = self.blocks.bitmap(node, block, class_of(int(words[block])))
                 used[block] = np.flatnonzero(
@@ -365,14 +367,14 @@ class Audit:
         except NodeFailed:
             return None
 
-    def _damaged(self, block: int, word: int) -> bool:
+    def _damaged(self, node: int, block: int, word: int) -> bool:
         """Whether the word of a block with objects cannot be."""
         kind, size_class = word >> 60, class_of(word)
         fits = {
             SLAB: size_class != LARGE_CLASS and size_class == self.heap.block_class(size_class),
             LARGE: size_class == LARGE_CLASS,
         }
-        possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
+        possible = kind in _BACKUPS or self.blocks.groups.possible(node, block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
     def _journals(self) -> tuple[set[int], Words]:

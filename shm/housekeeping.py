@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm import growth
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.probe import probe
 from limpet.shm.clients import hosts
@@ -34,6 +35,7 @@ def recover(pool: Any) -> dict[str, Any]:
             found["clients"].append(client_id(slot, word))
             found["objects"] += counts["objects"]
             found["blocks"] += counts["blocks"]
+    growth.finish(pool)
     released, backing = pool.regions.sweep()
     if backing:
         released += pool.client.pinned(lambda: _sweep_backups(pool, backing))

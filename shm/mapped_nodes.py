@@ -1,5 +1,6 @@
 """The memory of a pool's nodes, as one process has it mapped: `MappedNodes`.
 
+Nodes that were added to the pool (shm/growth.py) are mapped by `map_ring`.
 A node whose memory is lost is given other memory (shm/replacement.py), of the next generation.
 A verb compares the node's state word with the one of the mapping, and raises NodeFailed where they
 differ; then `renew` maps the new memory, and every handle of a store is told.
@@ -7,6 +8,7 @@ differ; then `renew` maps the new memory, and every handle of a store is told.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.backends import node as nodes
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.endpoint.states import Ring
     from limpet.shm.parameters import PoolParameters
     from limpet.shm.replicas.view import View
 
@@ -79,6 +82,24 @@ class MappedNodes:
                 self.use(segment, word)
                 word = view.word(node)
 
+    def map_ring(self, ring: Ring, view: View) -> None:
+        """Map the nodes in service of a ring that was added, as far as they are not yet mapped.
+        Raises NodeFailed when one cannot be."""
+        for node in ring.nodes:
+            word = view.word(node)
+            if state_of(word) != IN_SERVICE or any(node == each.index for each in self.segments):
+                continue
+            try:
+                segment = self.open(node, generation_of(word))
+            except ClientError:
+                raise
+            except LimpetError as error:
+                raise NodeFailed(node, f"its memory cannot be used: {error}") from error
+            self.endpoint.release(node)
+            self.attach(segment, word)
+            # ORDER: last; a segment that is here is attached.
+            self.segments.insert(0, segment)
+
     def open(self, node: int, generation: int) -> nodes.MemoryNode:
         """The memory of that generation that a node was given."""
         control: Any = self.segments[-1]
@@ -110,13 +131,16 @@ class MappedNodes:
         with held(location) as control:
             require_ours(location, control, self.uuid)
             unlink_generations(location, node)
-            # CRASH(node-created): a segment that no state word names; the next replacement
-            # removes it.
+            # CRASH(node-created): a segment that no state word names; the next replacement, or
+            # addition of nodes, removes it.
+            options = self.options
+            if node >= self.parameters.nodes and isinstance(options.numa_node, tuple):
+                options = dataclasses.replace(options, numa_node=None)
             made = nodes.create(
                 location,
                 node,
                 self.parameters.node_size,
-                options=self.options,
+                options=options,
                 generation=generation,
             )
             try:

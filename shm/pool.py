@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import ephemeral, housekeeping, leaving, mending, report
+from limpet.shm import ephemeral, growth, housekeeping, leaving, mending, report
 from limpet.shm import uninterrupted as threads
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
@@ -166,7 +166,10 @@ class PoolCore:
         try:
             self._wire(latency_ns(latency))
             self._inspect()
+            growth.require_local(self)
+            growth.know_rings(self)
             self._join()
+            growth.require_local(self)  # nodes may have been added before we were known as remote
         except BaseException:
             self._unmap()
             raise
@@ -256,6 +259,9 @@ class PoolCore:
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.wait_stable = self.view.wait_stable
+        rings = weakref.WeakMethod(self._know_rings)
+        # A handle that is gone has nothing on nodes that it does not know.
+        self.client.know_nodes = lambda: (rings() or _nothing)()
         self._viewed = -1
 
     # ---- creating and opening ---------------------------------------------------------------
@@ -651,8 +657,43 @@ class PoolCore:
             self._viewed = viewed
 
     def _remap(self) -> None:
-        """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""
+        """Map the nodes that were added, and the new memory of those that were replaced. Raises
+        NodeFailed when it cannot be."""
+        growth.know_rings(self)
         self.mapped.renew(self.view)
+
+    def _know_rings(self) -> None:
+        growth.know_rings(self)
+
+    def add_node(self, size: int | str | None = None, count: int = 1) -> dict[str, Any]:
+        """Give the pool more memory nodes, while clients use it.
+
+        `count` nodes are added together, as a ring: objects with r replicas use rings of r nodes or
+        more, so a store with two replicas needs `count=2`. `size` is how many bytes each of the
+        `count` is to have (or text such as "1GiB"): as all nodes of a pool are of one size, so many
+        rings are added that it is reached. None: one ring.
+
+        From then on, stores take memory there for what does not fit where it belongs; nothing that
+        is there moves. Operations on replicated stores wait for those that had begun before; a
+        client that stands still in one is fenced as always. Returns the numbers of the new
+        `nodes`, `bytes` of them, `took_ns`.
+
+        Raises ParameterError when nodes cannot be added (device DAX, durable pools, pools with
+        remote clients), or there is no room for them. Then rings that were complete stay.
+        """
+        return self.exclusively(lambda: self._add_node(size, count))  # type: ignore[no-any-return]
+
+    def _add_node(self, size: int | str | None, count: int) -> dict[str, Any]:
+        began_ns = time.monotonic_ns()
+        rings = growth.Growth.rings_for(self, size, count)
+        added: list[int] = []
+        for _ in range(rings):
+            added += growth.Growth(self, count).run()
+        return {
+            "nodes": added,
+            "bytes": len(added) * self.parameters.node_size,
+            "took_ns": time.monotonic_ns() - began_ns,
+        }
 
     def replace_node(self, node: int) -> dict[str, Any]:
         """Give a memory node that is lost new memory, and fill it from the nodes that are left.
@@ -674,7 +715,14 @@ class PoolCore:
                 f"{self.url} is durable: its nodes are not replaced; save what is there, and make "
                 "another pool"
             )
-        return self.exclusively(lambda: Replacement(self, node).run())  # type: ignore[no-any-return]
+        return self.exclusively(lambda: self._replace_node(node))  # type: ignore[no-any-return]
+
+    def _replace_node(self, node: int) -> dict[str, Any]:
+        done = Replacement(self, node).run()
+        if node >= self.parameters.nodes:
+            # What only the lost node linked to, on others, of stores that were dropped since.
+            self.free_unreachable()
+        return done
 
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and clean up after dead creators of regions.
@@ -735,7 +783,7 @@ class PoolCore:
         node in service, unless its memory is lost: a node is filled from those that are left.
         """
         self._check_node(node)
-        nodes, endpoint = self.parameters.nodes, self.endpoint
+        nodes, endpoint = self.view.nodes, self.endpoint
         mark, refuse = self.membership.fail_node, functools.partial(self._refuse_last, node)
         # Not through our own `exclusively`: it must work for memory that we cannot map, too.
         self.client.exclusively(
@@ -766,10 +814,10 @@ class PoolCore:
     def _check_node(self, node: int) -> None:
         if isinstance(node, bool) or not isinstance(node, int):
             raise ParameterError(f"a node is named by its number, not {node!r}")
-        if not 0 <= node < self.parameters.nodes:
-            raise ParameterError(
-                f"{self.url} has nodes 0 to {self.parameters.nodes - 1}, no node {node}"
-            )
+        if node >= self.view.nodes:
+            self.client.exclusively(self._know_rings)
+        if not 0 <= node < self.view.nodes:
+            raise ParameterError(f"{self.url} has nodes 0 to {self.view.nodes - 1}, no node {node}")
 
     def nodes(self) -> list[dict[str, Any]]:
         """The memory nodes: number, segment, size in bytes, state, generation of the memory.
@@ -807,6 +855,10 @@ class PoolCore:
         Such objects remain when a client dies while it drops a store. Within `exclusively`.
         """
         return self._auditor().free_unreachable()
+
+
+def _nothing() -> None:
+    """Do nothing: the pool's handle is gone."""
 
 
 _reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], PoolCore] = (

@@ -40,6 +40,10 @@ to the last object in use, and up to one in a client journal if the kernel grant
 was no object's name.) A file system that has no room for all of this is StoreFull; then the node
 stays EXCLUDED, and the new memory is given up.
 
+A node that was added to the pool (growth.py) is replaced only when no link leads to an object
+without replicas there: such links are on other nodes, and nothing tells a client that what they led
+to is gone.
+
 A process that has the old memory mapped is refused by every verb, as the node's word is another
 (verbs.pyx).
 On device DAX the new memory is on the old device, and a process that stands still inside a verb
@@ -74,6 +78,7 @@ from limpet.shm.endpoint.words import (
     BACKUP,
     LARGE,
     LARGE_CLASS,
+    REPLICAS_BITS,
     SLAB,
     TAIL,
     TAIL_CLASS,
@@ -120,6 +125,7 @@ class PoolMemory(Protocol):
     regions: Regions
     contents: Contents
     mapped: MappedNodes
+    remote: bool
 
     def strays(self) -> list[int]: ...
 
@@ -175,6 +181,7 @@ class Replacement:
             if self.view.unsettled():
                 return None
             self._require_lost(word)
+            self._require_unlinked()
             self._require_alone()
             self.memory.mapped.unmap(self.node)
             segment = uninterrupted(
@@ -208,6 +215,20 @@ class Replacement:
             raise ParameterError(
                 f"{self.memory.url}: node {self.node} is in service; only one that is lost, or was "
                 "marked so (pool.fail_node), is replaced"
+            )
+
+    def _require_unlinked(self) -> None:
+        """Refuse a node that was added, while there are links to what only it had: on new memory
+        they would lead to other data."""
+        if self.node < self.memory.parameters.nodes:
+            return  # the links are on the same node
+        found = self.memory.contents.references()
+        there = found >> np.uint64(NODE_SHIFT) & np.uint64(0xFF) == self.node
+        if (there & (found & np.uint64(REPLICAS_BITS) == 0)).any():
+            raise ParameterError(
+                f"{self.memory.url}: node {self.node} was added to the pool, and had data without "
+                "replicas to which others still link; drop the stores and remove the channels that "
+                "raise NodeFailed, and replace it then"
             )
 
     def _require_alone(self) -> None:

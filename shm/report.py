@@ -34,7 +34,7 @@ LOOK_S: Final = 0.002
 def clients(pool: Any) -> list[dict[str, Any]]:
     """A row for each client; called within `exclusively`, like `nodes`."""
     owned: dict[int, int] = {}
-    for node in range(pool.parameters.nodes):
+    for node in range(pool.view.nodes):
         try:
             words = pool.blocks.words(node).tolist()
         except NodeFailed:
@@ -134,7 +134,7 @@ def nodes(pool: Any) -> list[dict[str, Any]]:
     """A row for each memory node."""
     found = []
     location = parse_url(pool.url)
-    for index in range(pool.parameters.nodes):
+    for index in range(pool.view.nodes):
         word = pool.view.word(index)
         state = "lost" if pool.endpoint.lost(index) else "in service"
         if pages := pool.endpoint.lost_pages(index):

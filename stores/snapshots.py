@@ -179,6 +179,8 @@ def _locked_part(part: Path, path: Path) -> Iterator[IO[bytes]]:
 
 def _write(pool: Any, out: _Writer) -> Snapshot:
     parameters = {name: getattr(pool.parameters, name) for name in POOL_PARAMETERS}
+    # Of a pool with added nodes, the memory of all, in as many nodes as it was made with.
+    parameters["node_size"] *= -(-pool.view.nodes // pool.parameters.nodes)
     out.write(
         {
             "limpet_snapshot": FORMAT,

@@ -55,9 +55,9 @@ def pool(name: str) -> str:
 
 def test_every_command_has_help() -> None:
     assert list(COMMANDS) == [
-        "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop", "dump",
-        "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "man", "metrics", "prune",
-        "put", "rack", "rename", "replace-node", "report", "restore", "serve", "snapshot",
+        "add-node", "bench", "cache", "create", "delete", "demo", "destroy", "drill", "drop",
+        "dump", "fail-node", "get", "hosts", "inspect", "keys", "load", "ls", "man", "metrics",
+        "prune", "put", "rack", "rename", "replace-node", "report", "restore", "serve", "snapshot",
             "top", "watch", "worker",
     ]  # fmt: skip
     shown = run("--help").output
@@ -316,6 +316,20 @@ def test_a_missing_pool_is_one_line_and_status_1(name: str) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), command
         assert result.stderr.startswith(f"Error: PoolNotFound: shm://{name}")
         assert result.stderr.count("\n") == 1
+
+
+def test_add_node_says_what_it_did(pool: str) -> None:
+    result = run("add-node", pool, "--size", "3MiB")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(f"added to shm://{pool} in ")
+    assert result.stdout.endswith(": node 2, 3, 4.0 MiB in all\n")
+    assert report("add-node", pool, "--count", "2")["nodes"] == [4, 5]
+    shown = report("inspect", pool)
+    assert [node["state"] for node in shown["nodes"]] == ["in service"] * 6
+    assert shown["audit"]["total"] == 12 << 20
+    result = run("add-node", pool, "--count", "255")
+    assert result.exit_code == 2
+    assert "255 nodes of 2097152 bytes are too many" in result.stderr
 
 
 def test_replace_node_says_what_it_did(name: str) -> None:

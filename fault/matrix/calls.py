@@ -329,6 +329,7 @@ def _snapshot(pool: Pool) -> None:
 POOL_ROWS: Final[Mapping[str, Row]] = {
     **_plain("audit", "client_id", "clients", "close", "closed", "events"),
     **_plain("growth", "hosts", "nodes", "recover", "whole_since"),
+    "add_node": lambda p, key: p.add_node(),
     "array": lambda p, key: p.array("a", 4),
     "barrier": lambda p, key: p.barrier("b", 1),
     "bounded_semaphore": lambda p, key: p.bounded_semaphore("bs"),

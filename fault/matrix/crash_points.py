@@ -26,6 +26,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "shm/clients/joining.py": frozenset({"joining"}),
     "shm/clients/writer_numbers.py": frozenset({"number-claimed"}),
     "shm/recovery.py": frozenset({"blocks-returned", "dying", "leaving", "settled"}),
+    "shm/growth.py": frozenset({"nodes-made", "ring-closed", "ring-open"}),
     "shm/mapped_nodes.py": frozenset({"node-created"}),
     "shm/replacement.py": frozenset({"node-filled", "node-restoring"}),
     "shm/replicas/replica_sets.py": frozenset({"set-claimed", "set-in-part", "stray"}),

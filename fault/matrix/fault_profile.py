@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-OF_REPLACEMENT: Final = frozenset(
-    {"node-restoring", "node-created", "node-filled", "unlocked", "half-removed"}
-)
-"""The named crash points of a client that replaces a node (tests/stores/test_replaced_nodes.py), or
+OF_REPLACEMENT: Final = frozenset({
+    "node-restoring", "node-created", "node-filled", "unlocked", "half-removed",
+    "nodes-made", "ring-closed", "ring-open",
+})  # fmt: skip
+"""The named crash points of a client that replaces a node (tests/stores/test_replaced_nodes.py) or
+adds some (tests/shm/test_added_nodes.py), or
 of a process that makes or removes a pool (`limpet drill names`)."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
     "set-claimed", "set-in-part", "stray", "parked", "reconciled",

@@ -1,5 +1,5 @@
 """Commands for whole pools: `limpet create`, `ls`, `inspect`, `hosts`, `watch`, `destroy`, and
-`fail-node` and `replace-node`."""
+`add-node`, `fail-node` and `replace-node`."""
 
 from __future__ import annotations
 
@@ -470,6 +470,35 @@ def fail_node(url: str, node: int, as_json: bool) -> None:
         print_json({"node": node, "marked": marked})
     else:
         click.echo(f"node {node} {'is' if marked else 'was already'} marked as failed")
+
+
+@click.command("add-node")
+@pool_argument
+@click.option("--size", help="Bytes for each of the nodes; more nodes if one has less.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Nodes that are added together: as many as the replicas that are to use them.",
+)
+@json_option
+def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
+    """Give a pool that is in use more memory nodes.
+
+    From then on, stores take memory there for what has no room where it belongs. Nodes have the
+    size that those of the pool have; with --size, so many are added that it is reached.
+    """
+    with pool_of(url) as pool:
+        done = pool.add_node(size, count)
+    if as_json:
+        print_json(done)
+    else:
+        added = ", ".join(str(node) for node in done["nodes"])
+        click.echo(
+            f"added to {pool.url} in {time_text(done['took_ns'])}: node {added}, "
+            f"{size_text(done['bytes'])} in all"
+        )
 
 
 @click.command("replace-node")

@@ -34,6 +34,13 @@ cdef class Allocator:
 
     @cython.locals(size_class=int, kind=u64, slabs=Slabs, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0
+    cdef Slab _still_usable(self, Slab slab, u64 node, u64 kind)
+    @cython.locals(slabs=Slabs, other=u64, there=u64, reference=u64)
+    cdef u64 _pop_elsewhere(self, u64 node, int size_class, u64 replicas, u64 kind) except? 0
+    @cython.locals(slab=Slab, reference=u64)
+    cdef u64 _pop(self, u64 kind, u64 node) except? 0
+    @cython.locals(reference=u64)
+    cdef u64 _take_span(self, u64 node, u64 size, u64 replicas) except? 0
     cpdef int begin_batch(self) except -1
     @cython.locals(size_class=int, kind=u64, slabs=Slabs, slab=Slab)
     cpdef u64 next_object(self, u64 node, u64 size, u64 replicas) except? 0

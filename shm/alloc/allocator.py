@@ -19,18 +19,24 @@ Objects with replicas come from blocks of their own, the primaries of replica se
 (replica_sets.py); `node` is then the node of the primary. The client forgets a block whose node is
 lost when memory is short, or when the pressure changes; until then an attempt to use the block
 raises NodeFailed.
+
+Where nodes were added (shm/growth.py), what belongs on a node that has no memory left may lie on
+one of them instead (`Claims.others`). So a caller may get an object on another node than it named,
+unless it says EXACTLY. Memory of several sizes that is asked for at once is on one node. The blocks
+of a node are used for all objects there.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.alloc.claims import Claims, Relief, Spans
 from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
-from limpet.shm.endpoint.layout import PRESSURE
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT, PRESSURE
 from limpet.shm.endpoint.words import LARGE_CLASS
-from limpet.shm.errors import StoreFull
+from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.pages import NOWHERE
 
 if TYPE_CHECKING:
@@ -112,28 +118,93 @@ class Allocator:
             self._forget_taken()
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
-            return self.spans.take(node, self._blocks_for(size), replicas)
+            return self._take_span(node, size, replicas)
         slabs = self.slabs
         if size_class >= self.heap.paged:
             reference = slabs.runs_of(node, replicas).pop(size_class)
+            if not reference:
+                reference = self._pop_elsewhere(node, size_class, replicas, 0)
             if reference:
                 self.client.log(reference, 0)
                 self.heap.take(reference)
             return reference
         kind = node << 8 | size_class
-        if replicas != 1:
+        if replicas != 1 or node >= slabs.nodes:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = self._still_usable(slab, node, kind)
         reference = 0 if slab is None else slab.pop()
         while not reference:
             slab = slabs.next_ready(kind)
             if slab is None:
-                return 0
+                break
             reference = slab.pop()
-        slab.prefetch()
+        if slab is not None:
+            slab.prefetch()
+        else:
+            reference = self._pop_elsewhere(node, size_class, replicas, kind)
+            if not reference:
+                return 0
         self.client.log(reference, 0)
         self.heap.take(reference)
         return reference
+
+    def _still_usable(self, slab: Slab, node: int, kind: int) -> Slab | None:
+        """The current slab of a kind of this node, which may be on another one, if it may be used;
+        else the kind has none now."""
+        endpoint, there = self.heap.endpoint, slab.node
+        if there != node & EXACTLY - 1 and (
+            node & EXACTLY or endpoint.failed(there << NODE_SHIFT) or endpoint.lost(there)
+        ):
+            self.slabs.current[kind] = None
+            return None
+        return slab
+
+    def _pop_elsewhere(self, node: int, size_class: int, replicas: int, kind: int) -> int:
+        """A ready object on another node that takes what this one has no memory for; 0: none.
+        `kind`: of slabs of this node; the next object is taken from the same slab."""
+        slabs = self.slabs
+        if node & EXACTLY or self.heap.placement.nodes == slabs.nodes:
+            return 0
+        for other in self.claims.others(node, replicas):
+            if size_class >= self.heap.paged:
+                reference = slabs.runs_of(other, replicas).pop(size_class)
+            else:
+                there = slabs.kind(other, size_class, replicas)
+                reference = self._pop(there, other)
+                if reference:
+                    slabs.current[kind] = slabs.current[there]
+            if reference:
+                return reference
+        return 0
+
+    def _pop(self, kind: int, node: int) -> int:
+        """A ready object of this kind, of slabs on this node; 0: there is none."""
+        slab = self.slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = None
+        reference = 0 if slab is None else slab.pop()
+        while not reference:
+            slab = self.slabs.next_ready(kind)
+            if slab is None:
+                return 0
+            reference = slab.pop()
+        return reference
+
+    def _take_span(self, node: int, size: int, replicas: int) -> int:
+        """As `allocate`, of an object in blocks of its own."""
+        for each in self.claims.nodes_for(node, replicas):
+            reference = self.spans.take(each, self._blocks_for(size), replicas)
+            if reference:
+                return reference
+        return 0
+
+    def know_nodes(self) -> None:
+        """The pool has more nodes now."""
+        self.slabs.know_nodes()
+        if self.inner is not None:
+            self.inner.know_nodes()
 
     def reserve_of(self, replicas: int) -> int:
         """How many free blocks of a node new entries leave for updates: fewer if each has
@@ -154,11 +225,12 @@ class Allocator:
     def has_ready(self, node: int, size: int, count: int) -> bool:
         """Whether so many objects of `size` bytes, without replicas, are ready on `node`, as far as
         is known; of objects in runs of pages or in blocks of their own nothing is known."""
-        slabs = self.slabs
-        for slab in reversed(slabs.of(slabs.kind(node, self.heap.size_class(size), 1))):
-            count -= slab.ready_count - slab.kept
-            if count <= 0:
-                return True
+        slabs, size_class = self.slabs, self.heap.size_class(size)
+        for each in self.claims.nodes_for(node, 1):
+            for slab in reversed(slabs.of(slabs.kind(each, size_class, 1))):
+                count -= slab.ready_count - slab.kept
+                if count <= 0:
+                    return True
         return False
 
     def begin_batch(self) -> None:
@@ -178,16 +250,19 @@ class Allocator:
         size_class = self.heap.size_class(size)
         slabs = self.slabs
         if size_class >= self.heap.paged:
-            return slabs.runs_of(node, replicas).pop(size_class)
+            reference = slabs.runs_of(node, replicas).pop(size_class)
+            return reference if reference else self._pop_elsewhere(node, size_class, replicas, 0)
         kind = node << 8 | size_class
-        if replicas != 1:
+        if replicas != 1 or node >= slabs.nodes:
             kind = slabs.kind(node, size_class, replicas)
         slab = slabs.current[kind]
+        if slab is not None and slab.node != node:
+            slab = self._still_usable(slab, node, kind)
         reference = 0 if slab is None else slab.pop()
         while not reference:
             slab = slabs.next_ready(kind)
             if slab is None:
-                return 0
+                return self._pop_elsewhere(node, size_class, replicas, kind)
             reference = slab.pop()
         return reference
 
@@ -298,8 +373,10 @@ class Allocator:
         if growing:
             sparing = max(sparing, reserve)
         self.refused = growing
+        nodes = self.claims.nodes_for(node, replicas)
+        node = nodes[0]
         request = (
-            node, replicas, sparing, growing,
+            node, len(nodes), replicas, sparing, growing,
             *((self.heap.size_class(size), self._blocks_for(size)) for size in sizes),
         )  # fmt: skip
         known = self.relief.known_refusal(request)
@@ -311,22 +388,29 @@ class Allocator:
         needed = {}
         if len(sizes) > 1:
             needed = {
-                self.slabs.kind(node, self._block_class(group[0]), replicas): self._bits(group)
+                self.slabs.kind(each, self._block_class(group[0]), replicas): self._bits(group)
                 for group in wanted
+                for each in nodes
             }
-        shortages: dict[int, Shortage] = {}
-        while missing := self._find_missing(node, wanted, replicas, attempt > 0, sparing, growing):
+        shortages: dict[int, list[Shortage]] = {}
+        while missing := self._find_missing(nodes, wanted, replicas, attempt > 0, sparing, growing):
             attempt += 1
             first, refused = missing[0]
             if first not in shortages:
-                shortages[first] = Shortage(
-                    self.table, self.grace, self.client.ident, node,
-                    self.heap.size_class(first), replicas, sparing,
-                )  # fmt: skip
+                shortages[first] = [
+                    Shortage(
+                        self.table, self.grace, self.client.ident, each,
+                        self.heap.size_class(first), replicas, sparing,
+                    )
+                    for each in nodes
+                ]  # fmt: skip
             if hopeless:
                 # ORDER: before the search whose result is noted with it.
                 before = self.table.image()
-            hopeless = 0 if self.reclaim(attempt, shortages[first], needed) else hopeless + 1
+            found = self.reclaim(attempt, shortages[first][0], needed)
+            for shortage in shortages[first][1:]:
+                found = self.relief.take(attempt, shortage, found)
+            hopeless = 0 if found else hopeless + 1
             if update and hopeless > 1 and before is not None and before != self.table.image():
                 hopeless = 1  # other clients give back what updates have lent
             # Twice, since a block may have been on its way from one client to another.
@@ -340,6 +424,31 @@ class Allocator:
 
     def _find_missing(
         self,
+        nodes: list[int],
+        wanted: list[list[int]],
+        replicas: int,
+        thrifty: bool,
+        sparing: int,
+        growing: bool,
+    ) -> list[tuple[int, int]]:
+        """Make objects of these sizes ready, as `make_all_ready` does, on the first of these nodes
+        that has memory for all. If there is none, of the first node, for each kind without memory:
+        the largest size, and the node whose file system had no room for its pages, or NOWHERE."""
+        if len(nodes) > 1:
+            # Updates take what a node keeps for them only when no node has anything else.
+            least = max(sparing, self.reserve_of(replicas))
+            for node in nodes:
+                with contextlib.suppress(NodeFailed):  # the last search says
+                    if not self._missing_on(node, wanted, replicas, thrifty, least, growing):
+                        return []
+            for node in nodes[1:] if least > sparing else ():
+                with contextlib.suppress(NodeFailed):
+                    if not self._missing_on(node, wanted, replicas, thrifty, sparing, growing):
+                        return []
+        return self._missing_on(nodes[0], wanted, replicas, thrifty, sparing, growing)
+
+    def _missing_on(
+        self,
         node: int,
         wanted: list[list[int]],
         replicas: int,
@@ -347,9 +456,6 @@ class Allocator:
         sparing: int,
         growing: bool,
     ) -> list[tuple[int, int]]:
-        """Make objects of these sizes ready, as `make_all_ready` does. For each kind without
-        memory: the largest size, and the node whose file system had no room for its pages, or
-        NOWHERE."""
         missing = []
         for group in wanted:
             self.table.pages.begin_search()

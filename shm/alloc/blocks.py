@@ -575,7 +575,7 @@ class BlockTable:
         region_of: Callable[[int, int], int | None],
     ) -> int:
         kind, size_class = word >> 60, class_of(word)
-        if size_class >= self.heap.class_count or not self.groups.possible(block, word):
+        if size_class >= self.heap.class_count or not self.groups.possible(node, block, word):
             return 0  # damaged; an audit shows it
         if kind == PENDING:
             mark = None if replicas_of(word) > 1 else region_of(node, block)
@@ -602,7 +602,7 @@ class BlockTable:
             mine = recast(word, TAKEN, client)
             if (
                 0 < size_class < self.heap.class_count
-                and self.groups.possible(index, word)
+                and self.groups.possible(node, index, word)
                 and self.unused(node, index, size_class)
                 and self.move(node, index, word, mine)
             ):
@@ -619,6 +619,6 @@ class BlockTable:
         words = self.words(node)
         for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(LARGE, 0)).tolist():
             word = int(words[index])
-            sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
+            sound = class_of(word) == LARGE_CLASS and self.groups.possible(node, index, word)
             if sound and self.unused(node, index, LARGE_CLASS):
                 yield index, word

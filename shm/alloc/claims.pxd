@@ -1,5 +1,6 @@
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport *
 from limpet.shm.pages cimport *
@@ -15,6 +16,9 @@ cdef class Claims:
     cdef readonly object grace
     cdef readonly object membership
     cdef readonly bint bounded
+
+    cpdef list others(self, u64 node, u64 replicas)
+    cpdef list nodes_for(self, u64 node, u64 replicas)
 
 cdef class Spans:
     cdef readonly Claims claims

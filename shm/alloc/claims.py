@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.alloc.reclaim import Shortage, blocks_in_words, end_limbo, kept_in_words
 from limpet.shm.alloc.slabs import Slab, Slabs, find_freed
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT, RINGS
 from limpet.shm.endpoint.words import (
     LARGE,
     LARGE_CLASS,
@@ -58,6 +59,38 @@ class Claims:
         self.grace = grace
         self.membership = membership
         self.bounded = bounded
+
+    def others(self, node: int, replicas: int) -> list[int]:
+        """The nodes in service that take what belongs on this one when it has no memory for that:
+        those that were added (shm/growth.py), in rings that are open and have room for so many
+        replicas. What belongs on such a node may also lie on those that the pool was made with.
+
+        Another node comes first for each node, so that all are used alike.
+        """
+        placement, endpoint = self.heap.placement, self.endpoint
+        found: list[int] = []
+        for number, ring in enumerate(placement.rings):
+            if not ring.is_open:
+                ring = placement.look_again(number, endpoint.load(RINGS + 8 * (number - 1)))
+            serves = ring.first < placement.nodes and (number or node >= ring.count)
+            if ring.is_open and ring.count >= replicas and serves:
+                found += ring.nodes
+        if not found:
+            return found
+        start = node % len(found)
+        return [
+            other
+            for other in (*found[start:], *found[:start])
+            if other != node
+            and not endpoint.failed(other << NODE_SHIFT)
+            and not endpoint.lost(other)
+        ]
+
+    def nodes_for(self, node: int, replicas: int) -> list[int]:
+        """The node, then its `others`, unless it is to be EXACTLY this one."""
+        if node & EXACTLY or self.heap.placement.nodes == self.heap.placement.rings[0].count:
+            return [node & EXACTLY - 1]
+        return [node, *self.others(node, replicas)]
 
     def free_count(self, node: int, replicas: int) -> int:
         """How many blocks of the node are free; with replicas, those whose backups are, too."""
@@ -357,6 +390,15 @@ class Relief:
             found = self.await_period(self.grace.close_period(), shortage.node)
         return found
 
+    def take(self, attempt: int, shortage: Shortage, found: bool) -> bool:
+        """As the last part of `reclaim`, of another node than the one that was asked for; `found`:
+        there is memory elsewhere."""
+        if found and attempt <= PATIENCE:
+            return True
+        with contextlib.suppress(NodeFailed):
+            return bool(self.client.pinned(shortage.take_unchanged)) or found
+        return found
+
     def make_room(self, attempt: int, node: int, needed: Needed) -> bool:
         """Get memory that we do not use, or that no client has; False when there is none."""
         found = bool(self.membership.sweep()) | self.release_empty(needed)
@@ -402,7 +444,7 @@ class Relief:
         `astray`: also backups whose primaries do not belong to them.
         """
         adopted = False
-        for node in range(self.membership.parameters.nodes):
+        for node in range(self.claims.heap.placement.nodes):
             with contextlib.suppress(NodeFailed):
                 adopt = functools.partial(self._adopt_abandoned_on, node, astray)
                 found: bool = self.client.pinned(adopt)
@@ -427,7 +469,7 @@ class Relief:
         """The epoch that ends the oldest period for which memory waits; None: no memory waits."""
         epochs = [slab.pending_epoch for slab in self.slabs.all() if slab.pending_count]
         epochs += self.spans.pending()
-        epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)
+        epochs += self.table.stamps(self.grace.horizon(), self.claims.heap.placement.nodes)
         return min(epochs) if epochs else None
 
     def await_period(self, epoch: int, node: int) -> bool:
@@ -476,7 +518,7 @@ class Relief:
             why = (
                 f"{held}. Delete an entry of about this size for each "
                 f"that is to be put, or so many of other sizes that a run of {run} bytes in whole "
-                "blocks is empty, or create the pool with larger nodes"
+                "blocks is empty, or add nodes to the pool: pool.add_node(), `limpet add-node`"
             )
         text = (
             f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"

@@ -115,23 +115,32 @@ class Heap:
         for replicas in range(1, self.placement.replicas_max + 1):
             regions = self.placement.limits[replicas] * self.placement.region_blocks
             self.ends[replicas - 1] = self.first + regions * self.block_size
-        self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
-        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
+        rows = len(self.placement.firsts)
+        self.steps = array("Q", bytes(8 * REPLICAS_MAX * rows))
+        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * rows))
         """For objects with their primaries on a node: the distance from the primary to each
         replica, and from the primary's used bit to the bit of each replica."""
-        for node in range(nodes):
-            for k in range(REPLICAS_MAX):
-                ring = ((node + k) % nodes - node) << NODE_SHIFT
-                blocks = k * self.placement.region_blocks
-                row = REPLICAS_MAX * node
-                self.steps[row + k] = ring + blocks * self.block_size & MASK
-                self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
+        self._fill_steps(self.placement.rings[0])
         self.gathered = array("Q", bytes(8 * GATHERED))
         self.gathered_words = array("Q", bytes(8 * GATHERED))
         self.gathered_masks = array("Q", bytes(8 * GATHERED))
         """Words of used bits that are changed together: an object of the block, address, bits."""
         self.contents: Contents = Contents()
         """Judges links whose address does not name a word (words.py)."""
+
+    def _fill_steps(self, ring: Any) -> None:
+        for node in ring.nodes:
+            for k in range(REPLICAS_MAX):
+                there = ring.first + (node - ring.first + k) % ring.count
+                steps, blocks = (there - node) << NODE_SHIFT, k * self.placement.region_blocks
+                row = REPLICAS_MAX * node
+                self.steps[row + k] = steps + blocks * self.block_size & MASK
+                self.bit_steps[row + k] = steps + blocks * self.bitmap_size & MASK
+
+    def add_ring(self, ring: Any) -> None:
+        """Note a ring that was added to the pool; its nodes are mapped."""
+        self._fill_steps(ring)
+        self.placement.add_ring(ring)
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -275,7 +284,7 @@ class Heap:
         replicas = self.replicas(reference)
         if replicas > 1 and (
             replicas > self.placement.replicas_max
-            or reference >> NODE_SHIFT & 0xFF >= self.placement.nodes
+            or not self.placement.has_sets(reference >> NODE_SHIFT & 0xFF, replicas)
             or self.placement.part(block, replicas) != 0
         ):
             return False

@@ -163,7 +163,7 @@ class Shortage:
         wanted = block_word(SLAB, 0, self.size_class, self.replicas) & SHAPE_MASK
         for block in blocks[words[blocks] & np.uint64(SHAPE_MASK) == wanted].tolist():
             word = int(words[block])
-            if (node, block) not in empty and self._is_sound(block, word):
+            if (node, block) not in empty and self._is_sound(node, block, word):
                 used = self.table.used_count(node, block, self.size_class)
                 if self.pages or self._has_room(node, block, word, used):
                     room[node, block] = (used, word)
@@ -181,14 +181,14 @@ class Shortage:
         return {
             (node, block): word
             for block in self.table.seen_unused(node, blocks)
-            if self._is_sound(block, word := int(words[block]))
+            if self._is_sound(node, block, word := int(words[block]))
         }
 
-    def _is_sound(self, block: int, word: int) -> bool:
+    def _is_sound(self, node: int, block: int, word: int) -> bool:
         """Whether the word of a block is not damaged; an audit shows one that is."""
         table = self.table
         known = class_of(word) < table.heap.class_count
-        return known and bool(table.groups.possible(block, word))
+        return known and bool(table.groups.possible(node, block, word))
 
     def _in_gaps(self, empty: _Words, room: _Room) -> tuple[_Words, _Room]:
         """Of `_hoarded` on our node: the empty blocks, and those where the runs of clear pages end
@@ -304,7 +304,7 @@ def end_limbo(table: Table, node: int, client: int, grace: Grace) -> int:
     for block in np.flatnonzero(over).tolist():
         word = int(words[block])
         size_class = class_of(word)
-        if size_class >= table.heap.class_count or not table.groups.possible(block, word):
+        if size_class >= table.heap.class_count or not table.groups.possible(node, block, word):
             continue  # damaged; an audit shows it
         if table.used_count(node, block, size_class):
             kind = LARGE if size_class == LARGE_CLASS else SLAB

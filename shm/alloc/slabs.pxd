@@ -86,6 +86,7 @@ cdef class Slabs:
     cdef readonly Heap heap
     cdef readonly dict runs
 
+    cpdef int know_nodes(self) except -1
     cpdef u64 kind(self, u64 node, u64 size_class, u64 replicas) except? 0
     cpdef list of(self, u64 kind)
     cpdef Runs runs_of(self, u64 node, u64 replicas)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.fabric import bit, lowest_bit
-from limpet.shm.endpoint.layout import PAGES
+from limpet.shm.endpoint.layout import EXACTLY, PAGES
 from limpet.shm.endpoint.words import ADDRESS_MASK, replica_bits
 
 if TYPE_CHECKING:
@@ -222,10 +222,13 @@ class Slabs:
 
     def __init__(self, heap: Any) -> None:
         self.placement = heap.placement
-        self.nodes = self.placement.nodes
+        self.nodes = self.placement.rings[0].count
+        """Nodes that the pool was made with: the kinds of those that were added come behind."""
         self.kinds: dict[int, list[Slab]] = {}
-        self.current: list[Slab | None] = [None] * (self.placement.replicas_max * self.nodes * 256)
-        """For each kind, the slab from which an object was taken last."""
+        self.current: list[Slab | None] = []
+        """For each kind, the slab from which an object was taken last; it may be on another node
+        (`Allocator._pop_elsewhere`)."""
+        self.know_nodes()
         self.heap = heap
         self.runs: dict[int, Runs] = {}
         """Of the paged blocks, by kind."""
@@ -233,7 +236,16 @@ class Slabs:
     def kind(self, node: int, size_class: int, replicas: int) -> int:
         """The kind of objects with this many replicas. ParameterError: there cannot be so many."""
         self.placement.check(replicas)
-        return ((replicas - 1) * self.nodes + node) << 8 | size_class
+        node &= EXACTLY - 1
+        if node < self.nodes:
+            return ((replicas - 1) * self.nodes + node) << 8 | size_class
+        return (self.placement.replicas_max * node + replicas - 1) << 8 | size_class
+
+    def know_nodes(self) -> None:
+        """Have a place for each kind of the nodes of all rings."""
+        last = self.placement.rings[len(self.placement.rings) - 1]
+        kinds = self.placement.replicas_max * (last.first + last.count) * 256
+        self.current.extend([None] * (kinds - len(self.current)))
 
     def of(self, kind: int) -> list[Slab]:
         """The slabs of a kind."""
@@ -277,6 +289,9 @@ class Slabs:
         # ORDER: first; no look at the words of our blocks finds the slab any more afterwards.
         if self.current[kind] is slab:
             self.current[kind] = None
+        if self.placement.nodes != self.nodes:
+            # It may be the current one of kinds of other nodes, too.
+            self.current[:] = [None if each is slab else each for each in self.current]
         del self.kinds[kind][index]
         if slab.size_class == self.heap.page_class:
             self.runs_of(slab.node, slab.replicas).shift(index, -1)

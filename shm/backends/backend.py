@@ -150,6 +150,8 @@ class Location(abc.ABC):
     """A URL, for the message that refuses one."""
     several_hosts: ClassVar[bool] = False
     """Whether another host may have the same memory, so that `multi_host` is the default there."""
+    takes_nodes: ClassVar[bool] = True
+    """Whether nodes can be added to a pool that is there."""
     reuses_memory: ClassVar[bool] = False
     """The new memory of a lost node is its old memory: no other process may have it mapped."""
     endpoint_class: ClassVar[Any] = None

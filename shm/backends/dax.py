@@ -235,6 +235,7 @@ class Devices(Location):
     example: ClassVar[str] = "dax:///dev/dax0.0"
     several_hosts: ClassVar[bool] = True
     reuses_memory: ClassVar[bool] = True
+    takes_nodes: ClassVar[bool] = False
 
     devices: tuple[Path, ...]
 

@@ -19,13 +19,14 @@ from limpet.shm.backends.explain import explained
 from limpet.shm.backends.location import backends, parse_url
 from limpet.shm.backends.name import PATIENCE_S, held, is_leftover, let_go, require_ours, take_back
 from limpet.shm.backends.numa import NodeOptions
-from limpet.shm.backends.probe import node_words, probe
+from limpet.shm.backends.probe import node_words, nodes_in, probe
 from limpet.shm.backends.superblock import MAGIC, Superblock, unpack
 from limpet.shm.clients.liveness import is_locked
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
 from limpet.shm.errors import (
     LimpetError,
+    PoolCorrupt,
     PoolExists,
     PoolForeign,
     PoolIncomplete,
@@ -158,7 +159,11 @@ def _is_in_use(location: Location, fd: int) -> bool:
     if not parameters.ephemeral or not is_locked(fd, parameters.clients):
         return False
     # If nodes are gone, no client was there: those that are there now are about to find that out.
-    return len({index for index, _ in location.removable(any_owner=False)}) > parameters.nodes
+    try:
+        nodes = nodes_in(location.place(CONTROL_NODE), fd, parameters.nodes)
+    except PoolCorrupt:
+        return False
+    return len({index for index, _ in location.removable(any_owner=False)}) > nodes
 
 
 def revive(location: Location) -> bool:

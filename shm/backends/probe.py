@@ -13,18 +13,41 @@ from limpet.shm.backends.backend import Location, SegmentPlace, check_owner
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.superblock import Superblock, unpack
-from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK, SUPERBLOCK_SIZE
+from limpet.shm.endpoint.layout import (
+    CONTROL_NODE,
+    NODE_STATES,
+    OFFSET_MASK,
+    RINGS,
+    SUPERBLOCK_SIZE,
+)
+from limpet.shm.endpoint.states import count_nodes
 from limpet.shm.errors import PoolCorrupt, PoolForeign, PoolTruncated
+from limpet.shm.parameters import NODES_MAX
 
 
-def node_words(location: Location, count: int) -> list[int]:
-    """The state words of the nodes, as the control segment has them; see states.py."""
+def node_words(location: Location, first: int) -> list[int]:
+    """The state words of the nodes, as the control segment has them; see states.py. `first`: how
+    many nodes the pool was made with."""
     at = location.place(CONTROL_NODE)
     fd = at.open()
     try:
-        data = at.read(fd, 8 * count, NODE_STATES & OFFSET_MASK)
+        count = nodes_in(at, fd, first) if location.takes_nodes else first
+        return _words(at, fd, NODE_STATES)[:count]
     finally:
         os.close(fd)
+
+
+def nodes_in(at: SegmentPlace, fd: int, first: int) -> int:
+    """How many nodes a pool has with this control segment that was made with `first`. PoolCorrupt:
+    that is damaged."""
+    found = count_nodes(first, _words(at, fd, RINGS))
+    if not found:
+        raise PoolCorrupt(f"{at.path}: a word of the added nodes is damaged; destroy the pool")
+    return found
+
+
+def _words(at: SegmentPlace, fd: int, address: int) -> list[int]:
+    data = at.read(fd, 8 * NODES_MAX, address & OFFSET_MASK)
     return [word for (word,) in struct.iter_unpack("<Q", data[: len(data) & ~7])]
 
 

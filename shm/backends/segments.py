@@ -17,6 +17,7 @@ from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, remove_stray_nodes
 from limpet.shm.backends.name import is_there, release, take_back
 from limpet.shm.backends.numa import NumaNode
+from limpet.shm.backends.probe import nodes_in
 from limpet.shm.backends.superblock import Superblock
 from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
@@ -296,7 +297,8 @@ def open_segments(
                 f"{location} has memory nodes of a pool whose control segment is on another host: "
                 "`limpet serve --control` serves them, and clients open net://"
             )
-        for index in range(parameters.here):
+        count = parameters.here if parameters.away else _nodes(control, parameters)
+        for index in range(count):
             word = _word(control, index)
             if state_of(word) != IN_SERVICE:
                 continue  # marked failed: its present memory does not matter
@@ -367,6 +369,11 @@ def _state_at(node: int) -> int:
     return NODE_STATES - address(CONTROL_NODE, 0) + 8 * node
 
 
+def _nodes(control: nodes.MemoryNode, parameters: PoolParameters) -> int:
+    """How many nodes the pool has now."""
+    return nodes_in(control.place, control.fd, parameters.nodes)
+
+
 def _word(control: nodes.MemoryNode, node: int) -> int:
     """A node's state word."""
     data = control.place.read(control.fd, 8, _state_at(node))
@@ -409,8 +416,9 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
     options = nodes.NodeOptions(any_owner=any_owner)
     control, block = _open_control(location, options)
     try:
-        if not 0 <= node < block.parameters.nodes:
-            raise ParameterError(f"{url} has {block.parameters.nodes} nodes, and no node {node}")
+        count = _nodes(control, block.parameters)
+        if not 0 <= node < count:
+            raise ParameterError(f"{url} has {count} nodes, and no node {node}")
 
         def mark(which: int, generation: int) -> bool:
             sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
@@ -429,7 +437,7 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
         def cas(word: int, expected: int, desired: int) -> int:
             return buffer_cas(control.map, word - address(CONTROL_NODE, 0), expected, desired)
 
-        return fail(node, block.parameters.nodes, load, cas, mark, refuse)
+        return fail(node, count, load, cas, mark, refuse)
     finally:
         control.close()
 

@@ -127,8 +127,8 @@ def unpack(data: bytes, where: str) -> Superblock:
         raise PoolCorrupt(f"{where}: the superblock claims {json_size} bytes of parameters")
     text = data[JSON_OFFSET : JSON_OFFSET + json_size]
     parameters = PoolParameters.from_json(text, where)
-    if index != CONTROL_NODE and index >= parameters.nodes:
-        raise PoolCorrupt(f"{where} says it is node {index} of {parameters.nodes}")
+    if index > CONTROL_NODE:  # a node that was added has a number above `parameters.nodes`
+        raise PoolCorrupt(f"{where} says it is node {index}")
     if not SUPERBLOCK_SIZE <= size <= NODE_SIZE_MAX:
         raise PoolCorrupt(f"{where} says that it has {size} bytes")
     if index != CONTROL_NODE and size != parameters.node_size:

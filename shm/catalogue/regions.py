@@ -87,7 +87,6 @@ class Regions:
         self.blocks = blocks
         self.grace = grace
         self.membership = membership
-        self.nodes = nodes
         self.allocator = allocator
         self.client = membership.client
         self.told: set[tuple[int, str]] = set()
@@ -95,16 +94,24 @@ class Regions:
         layout = blocks.heap.layout
         self.block_size = layout.block_size
         self.first_block = layout.blocks
-        self.directories = [
+        self.directories: list[Directory] = []
+        self.know_nodes(nodes)
+
+    def know_nodes(self, nodes: int) -> None:
+        """The pool has so many nodes now."""
+        layout = self.blocks.heap.layout
+        self.directories += [
             Directory(
-                blocks.endpoint,
+                self.blocks.endpoint,
                 address(node, layout.region_directory),
                 layout.region_entries,
                 REGION_ENTRY_SIZE,
-                f"{membership.pool}: region directory of node {node}",
+                f"{self.membership.pool}: region directory of node {node}",
             )
-            for node in range(nodes)
+            for node in range(len(self.directories), nodes)
         ]
+        # ORDER: the number last, as a signal handler may raise in between.
+        self.nodes = nodes
 
     def obtain(
         self,

@@ -29,6 +29,7 @@ cdef class Client:
     cdef public object lasting
     cdef public object await_copies
     cdef public object wait_stable
+    cdef public object know_nodes
     cdef public object resigned
     cdef readonly bint has_resigned
     cdef readonly object holds
@@ -42,7 +43,7 @@ cdef class Client:
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
     @cython.final
-    @cython.locals(endpoint=Endpoint, epoch=u64)
+    @cython.locals(endpoint=Endpoint, epoch=u64, drops=u64)
     cdef int _pin_anew(self) except -1
     cpdef pinned(self, work)
     @cython.locals(own=u64)

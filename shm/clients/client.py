@@ -110,6 +110,8 @@ class Client:
         """Waits until no remote client has old copies of control words; set by the pool."""
         self.wait_stable: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
+        self.know_nodes: Callable[[], Any] = lambda: None
+        """Maps the nodes that were added to the pool; set by the pool."""
         self.resigned: Callable[[int], None] = lambda slot: None
         """Called when this client has given up its slot in an operation; set by the pool."""
         self.has_resigned = False
@@ -219,7 +221,12 @@ class Client:
             self.epoch = epoch
         # ORDER: as in `pin`
         endpoint.swap(self.slot + PIN, self.base | self.sequence)
-        self.drops = endpoint.load(DROPS)
+        drops = endpoint.load(DROPS)
+        if drops != self.drops:
+            # ORDER: before any link is read, and noted only when it is done: nodes may have been
+            # added (shm/growth.py).
+            self.know_nodes()
+            self.drops = drops
         if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
         if self.lasting is not None:

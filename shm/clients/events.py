@@ -27,9 +27,10 @@ EVENT_KINDS: Final = (
     "node failed",
     "node restored",
     "node excluded",
+    "node added",
 )
 MASK: Final = (1 << 64) - 1
-RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED = range(1, 7)
+RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED, NODE_ADDED = range(1, 8)
 
 
 def note(endpoint: Endpoint, kind: int, subject: int, pid: int, by: int, took_ns: int) -> None:

@@ -38,8 +38,9 @@ Control segment, offsets in bytes
     6656         writer numbers: 64 times two words (writer_numbers.py)
     8192         node states: 256 words (states.py)
     10240        node ledgers: 256 words; of a node on another host, the ledger beside it
-    12288        event ring: 128 entries of 64 bytes (events.py)
-    20480        client slots: 1408 bytes each (slots.py)
+    12288        rings: 256 words; nodes that were added to the pool (states.py)
+    14336        event ring: 128 entries of 64 bytes (events.py)
+    22528        client slots: 1408 bytes each (slots.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
                  most 4096 (directory.py); begins at a multiple of 4096
 """
@@ -55,6 +56,8 @@ NODE_SHIFT: Final = 40
 OFFSET_MASK: Final = (1 << NODE_SHIFT) - 1
 CONTROL_NODE: Final = 255
 
+EXACTLY: Final = 1 << 8
+"""With the number of a node, in a request for memory: not on another node."""
 SUPERBLOCK_SIZE: Final = 4096
 PAGE: Final = 4096
 
@@ -118,9 +121,13 @@ WRITER_NUMBERS_COUNT: Final = 64
 WRITER_NUMBER_SIZE: Final = 16
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
 NODE_LEDGERS: Final = address(CONTROL_NODE, 10240)
-EVENT_RING: Final = address(CONTROL_NODE, 12288)
-CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
+RINGS: Final = address(CONTROL_NODE, 12288)
+EVENT_RING: Final = address(CONTROL_NODE, 14336)
+CLIENT_SLOTS: Final = address(CONTROL_NODE, 22528)
 
+assert NODE_STATES + 8 * 256 == NODE_LEDGERS
+assert NODE_LEDGERS + 8 * 256 == RINGS
+assert RINGS + 8 * 256 == EVENT_RING
 assert EVENT_RING + EVENTS * EVENT_SIZE == CLIENT_SLOTS
 
 

@@ -1,4 +1,4 @@
-"""The state word of a memory node, and addresses of lost memory. Plain arithmetic.
+"""The state word of a memory node, rings of nodes, and addresses of lost memory. Plain arithmetic.
 
 State word (control segment)
     bits 8-63   generation: how often the node's memory was replaced by new memory (replacement.py)
@@ -12,17 +12,30 @@ A client has the memory of one generation mapped. It may use it only while the n
 generation in service, so verbs of a client that still has old memory mapped are refused, as if the
 node had failed.
 
+Ring word (control segment)
+    bits 0-7    how many nodes the ring has; 0: there is no such ring yet
+    bits 8-15   the first of them; the others follow it
+    bit 16      OPEN: clients may allocate there
+
+A ring is the nodes that were added to the pool together (shm/growth.py). The first ring, the nodes
+that the pool was made with, has no word. A word is written once, and then opened. The rings follow
+each other, so the first word that is 0 is the end.
+
 An address with the bit FORMER names a place on a node (bits 40-47) before its memory was replaced:
 it raises NodeFailed for ever.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import CONTROL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 IN_SERVICE: Final = 0
 FAILED: Final = 1
@@ -36,6 +49,9 @@ FIELDS: Final = (
 
 assert CONTROL_NODE == CONTROL
 FORMER: Final = 1 << 62
+RING_COUNT_MASK: Final = 0xFF
+RING_FIRST_SHIFT: Final = 8
+RING_OPEN: Final = 1 << 16
 DISOWNED: Final = (
     "this process is no longer a client of the pool: its lease was over (its host stood still, or "
     "was too busy to renew it), so it was declared dead and another client has taken over what it "
@@ -79,6 +95,47 @@ def generation_of(word: int) -> int:
 def node_word(generation: int, state: int) -> int:
     """The state word of a node."""
     return generation << GENERATION_SHIFT | state
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """Nodes that were added together: the first, how many, and whether clients allocate there."""
+
+    first: int
+    count: int
+    is_open: bool
+
+    @classmethod
+    def of(cls, word: int) -> Ring:
+        """The ring with this word."""
+        count = word & RING_COUNT_MASK
+        return cls(word >> RING_FIRST_SHIFT & RING_COUNT_MASK, count, bool(word & RING_OPEN))
+
+    @property
+    def word(self) -> int:
+        return self.count | self.first << RING_FIRST_SHIFT | (RING_OPEN if self.is_open else 0)
+
+    @property
+    def nodes(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def opened(self) -> Ring:
+        """The same ring, open."""
+        return Ring(self.first, self.count, True)
+
+
+def count_nodes(first: int, words: Iterable[int]) -> int:
+    """How many nodes a pool has that was made with `first`, and has these ring words; 0: the words
+    are damaged."""
+    total = first
+    for word in words:
+        if not word:
+            break
+        ring = Ring.of(word)
+        if not ring.count or ring.first != total or total + ring.count > CONTROL_NODE:
+            return 0
+        total += ring.count
+    return total
 
 
 def settled(states: list[int]) -> bool:

@@ -105,11 +105,11 @@ class ReplicaSets:
         """Whether the node is marked as failed, for every client, until it is replaced."""
         return state_of(self.endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE
 
-    def possible(self, block: int, word: int) -> bool:
+    def possible(self, node: int, block: int, word: int) -> bool:
         """Whether a block with this word can be the primary of its replica set, or needs none."""
         replicas = replicas_of(word)
         return replicas == 1 or (
-            replicas <= self.placement.replicas_max and self.placement.part(block, replicas) == 0
+            self.placement.has_sets(node, replicas) and self.placement.part(block, replicas) == 0
         )
 
     def backups(self, node: int, block: int, replicas: int) -> Iterator[tuple[int, int]]:
@@ -119,7 +119,7 @@ class ReplicaSets:
 
     def backups_in_service(self, node: int, block: int, word: int) -> int:
         """How many backups of the block with this word are not on a lost node."""
-        if not self.possible(block, word):
+        if not self.possible(node, block, word):
             return 0
         return sum(
             not self.failed(there) for there, _ in self.backups(node, block, replicas_of(word))
@@ -128,7 +128,7 @@ class ReplicaSets:
     def primary_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
         """Node and block of the primary of a BACKUP or STRAY; None when the word is damaged."""
         replicas = replicas_of(word)
-        if not 1 < replicas <= self.placement.replicas_max:
+        if replicas < 2 or not self.placement.has_sets(node, replicas):
             return None
         primary = self.placement.primary(node, block, replicas)
         return primary[:2] if primary is not None and primary[2] else None
@@ -143,7 +143,7 @@ class ReplicaSets:
 
     def place(self, node: int, block: int, k: int) -> tuple[int, int]:
         """Node and block of replica `k` of the primary in this place."""
-        return (node + k) % self.placement.nodes, block + k * self.placement.region_blocks
+        return self.placement.beside(node, k), block + k * self.placement.region_blocks
 
     def usable(
         self,
@@ -275,7 +275,7 @@ class ReplicaSets:
 
     def members(self, node: int, block: int, replicas: int) -> list[tuple[int, int]]:
         """Node and block of all members of the set of `replicas` with this place; [] if none."""
-        if not 1 < replicas <= self.placement.replicas_max:
+        if replicas < 2 or not self.placement.has_sets(node, replicas):
             return []
         primary = self.placement.primary(node, block, replicas)
         if primary is None:
@@ -408,13 +408,12 @@ class ReplicaSets:
             return []
         kinds, replicas = words[blocks] >> np.uint64(60), _replicas(words[blocks])
         k = (blocks - self.placement.first >> self.placement.region_shift) % replicas
-        nodes, primaries = (
-            (node - k) % self.placement.nodes,
-            blocks - k * self.placement.region_blocks,
-        )
+        first = self.placement.firsts[node]
+        nodes = first + (node - first - k) % self.placement.counts[node]
+        primaries = blocks - k * self.placement.region_blocks
         sound = np.zeros(len(blocks), dtype=np.bool_)
         placed = (kinds == BACKUP) & (k > 0) & (primaries >= 0)
-        for other in range(self.placement.nodes):
+        for other in np.unique(nodes).tolist():
             here = placed & (nodes == other)
             if not here.any() or self.failed(other):
                 continue

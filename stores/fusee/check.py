@@ -82,7 +82,7 @@ class ReplicatedCheck(Check):
         node = base >> NODE_SHIFT
         block = ((base & OFFSET_MASK) - self.heap.blocks) // self.heap.block_size
         part = self.heap.placement.part(block, self.replicas)
-        return (node - part) % int(self.pool.parameters.nodes)
+        return int(self.heap.placement.beside(node, -part))
 
     def _compare(self, start: int, replica: int, head: int) -> None:
         """Compare a group with its replica."""

@@ -152,7 +152,7 @@ class ReplicatedSplitter(Splitter):
         if not new:
             return 0
         filled = self.filled(number, word)
-        for k in range(tables.lives[node]):
+        for k in range(tables.lives[new >> NODE_SHIFT & 0xFF]):
             self.endpoint.write_words(tables.replica(new & ADDRESS_MASK, k), filled, len(filled))
         self.endpoint.wait()
         return new

@@ -150,13 +150,13 @@ class Restoring:
             if is_slot(link_address) and self.tables.is_named(link_address):
                 link = Link.of(link_address)
                 slots.setdefault(link.place, []).append((reference, link))
-        nodes = len(states)
         for place, links in slots.items():
             head = place >> NODE_SHIFT
+            nodes = [self.heap.placement.beside(head, k) for k in range(self.replicas)]
             addresses = [
-                ((head + k) % nodes, place + self.tables.step(head, k) & MASK)
-                for k in range(self.replicas)
-                if (head + k) % nodes in failed or states[(head + k) % nodes] == IN_SERVICE
+                (node, place + self.tables.step(head, k) & MASK)
+                for k, node in enumerate(nodes)
+                if node in failed or states[node] == IN_SERVICE
             ]
             reconcile(self, links, failed, addresses)
         self.tables.find_replicas()
@@ -223,9 +223,10 @@ class Restoring:
         The block is there already, with its contents from before the slots were put in order.
         """
         head = address >> NODE_SHIFT
-        k = (node - head) % self.pool.parameters.nodes
-        if k >= self.replicas:
+        nodes = [self.heap.placement.beside(head, k) for k in range(self.replicas)]
+        if node not in nodes:
             return 0
+        k = nodes.index(node)
         self._clear_tentative(address)
         target = address + self.tables.step(head, k) & MASK
         copy(self.pool.membership, self.tables.primary(address), target, self.index.subtable_size)

@@ -235,7 +235,7 @@ class ReplicatedTables:
         All others have the same primary before the change, during it and after it. The leader of
         the next change waits for this reader, which was pinned before it looked.
         """
-        nodes = len(after)
+        nodes, beside = len(after), self.heap.placement.beside
         changing = {n for n in range(nodes) if not settled([before[n], after[n]])}
         gone = {n for n in range(nodes) if after[n] == EXCLUDED} - changing
         for subtable in range(self.subtables):
@@ -243,8 +243,8 @@ class ReplicatedTables:
             if first in changing:
                 self.primaries[subtable] = first << NODE_SHIFT
         for node in range(nodes):
-            k = next((k for k in range(self.replicas) if (node + k) % nodes not in gone), 0)
-            if (node + k) % nodes in changing:
+            k = next((k for k in range(self.replicas) if beside(node, k) not in gone), 0)
+            if beside(node, k) in changing:
                 self.steps[REPLICAS_ROW * node] = self.step(node, k)
 
     def find_replicas(self) -> bool:
@@ -253,6 +253,8 @@ class ReplicatedTables:
         Whether all states were settled that it went by. Others may not have left an older view yet.
         """
         viewed = self.view.number()
+        # ORDER: the nodes after the number, which goes up when some are added.
+        self.client.know_nodes()
         states = self.view.states()
         # ORDER: the memory after the states: what they say is in service is mapped, or lost again.
         self.view.remap()
@@ -271,7 +273,7 @@ class ReplicatedTables:
             steps = [
                 self.step(node, k)
                 for k in range(self.replicas)
-                if states[(node + k) % len(states)] == IN_SERVICE
+                if states[self.heap.placement.beside(node, k)] == IN_SERVICE
             ]
             self.lives[node] = len(steps)
             for k, step in enumerate(steps or [0]):
@@ -284,7 +286,7 @@ class ReplicatedTables:
 
     def step(self, node: int, k: int) -> int:
         """The distance of replica `k` of a subtable from its replica 0, which is on that node."""
-        there = (node + k) % self.pool.parameters.nodes
+        there = self.heap.placement.beside(node, k)
         region = self.heap.placement.region_blocks * self.heap.layout.block_size
         return ((there - node) << NODE_SHIFT) + k * region & MASK
 
@@ -421,7 +423,7 @@ class ReplicatedTables:
         block = ((offset & OFFSET_MASK) - self.heap.blocks) // self.heap.block_size
         return bool(
             is_slot(link_address)
-            and table < self.pool.parameters.nodes
+            and table < self.heap.placement.nodes
             and 0 <= block < self.heap.block_count
             and (self.replicas == 1 or self.heap.placement.part(block, self.replicas) == 0)
         )

@@ -26,6 +26,7 @@ cdef class Splitter:
     cdef readonly Allocator allocator
     cdef readonly Objects objects
     cdef public int objects_needed
+    cdef public u64 exactly
     cdef readonly u64[::1] blank
     cdef readonly u64[::1] words
     cdef u64[::1] wanted

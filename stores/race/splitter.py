@@ -172,6 +172,8 @@ class Splitter:
         self.objects = index.objects
         self.objects_needed = 2
         """Objects of the size of a subtable that a split takes."""
+        self.exactly = 0
+        """EXACTLY: subtables lie on the nodes of their directories."""
         self.words = array("Q")
         """Of the subtable that `freeze` has frozen."""
         self.wanted = array("Q", bytes(8 * PART))
@@ -220,7 +222,7 @@ class Splitter:
         `Allocator.replenish_all` has it."""
         node = self.index.node_of(self.index.table_of(key))
         sizes = [self.index.subtable_size] * objects
-        self.allocator.replenish_all(node, sizes, self.replicas, 0, 0, update)
+        self.allocator.replenish_all(node | self.exactly, sizes, self.replicas, 0, 0, update)
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
         """Wait a little for the client that was in the way of a split."""
@@ -267,7 +269,7 @@ class Splitter:
         if pointer:
             return pointer
         node = self.index.node_of(place.table)
-        new = self.allocator.allocate(node, self.index.subtable_size, 1)
+        new = self.allocator.allocate(node | self.exactly, self.index.subtable_size, 1)
         if not new:
             return 0
         filled = self.filled(number, word)

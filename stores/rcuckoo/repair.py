@@ -275,7 +275,11 @@ def _linked(store: Any, reference: int) -> bool:
     if not objects.fits(reference):
         return False
     key = objects.key()
-    if lookup.node_of(key) != reference >> NODE_SHIFT & 0xFF:
+    node, home = reference >> NODE_SHIFT & 0xFF, lookup.node_of(key)
+    # what belongs on the node of a table may lie on one that was added
+    if node != home and (
+        node < store.pool.parameters.nodes or store.endpoint.failed(home << NODE_SHIFT)
+    ):
         return False  # not written yet: this is an old key, whose table may be lost
     attempt = 0
     while True:

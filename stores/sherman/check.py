@@ -69,7 +69,7 @@ class TreeCheck:
         """References to all nodes and extents on memory nodes in service, as uint64."""
         found: list[int] = []
         for tree in range(len(self.store.trees.roots)):
-            with contextlib.suppress(NodeFailed):  # its nodes are on the same memory node
+            with contextlib.suppress(NodeFailed):  # its objects are gone with its nodes
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
                     self.store.show_progress(at)
                     if not is_vacant(pointer):
@@ -91,7 +91,7 @@ class TreeCheck:
                 page.read(pointer & ADDRESS_MASK)
                 links = [page.link(i) for i in range(page.count) if page.has_extent(i)]
                 whole = page.is_whole()
-            except (StoreCorrupt, AddressError):
+            except (StoreCorrupt, AddressError, NodeFailed):
                 whole, links = False, []
             # ORDER: after the node: it stayed linked, so its memory had no other use.
             again = self.endpoint.load(at + POINTER)
@@ -100,7 +100,7 @@ class TreeCheck:
             if is_vacant(again):
                 return []
             pointer = again
-        return [pointer & REFERENCE_MASK]  # damaged: `check` says so
+        return [pointer & REFERENCE_MASK]  # damaged, as `check` says, or lost
 
     # ---- checking -------------------------------------------------------------------------------
 

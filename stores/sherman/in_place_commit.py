@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.core.status import AGAIN, DONE, NO_MEMORY
@@ -130,8 +130,9 @@ class InPlaceCommit(Staged):
         """Begin what a commit needs besides; before the first leaf is read."""
 
     def memory_node(self) -> int:
-        """The memory node of the tree that is changed."""
-        return self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF
+        """The memory node of the tree that is changed. All of its nodes are there, and their locks
+        beside them, and what recovery finds by that node."""
+        return self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF | EXACTLY
 
     def new_node(self) -> int:
         """Memory for a new node, in the client journal; its address. Raises Starved."""

@@ -59,7 +59,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import LimpetError, NodeFailed
 from limpet.stores.core.base import Window
@@ -380,7 +380,7 @@ class BatchWrites(BatchPuts):
             ):
                 batch.states[row] = LEFT
                 continue
-            reference = allocator.next_object(node, size, self.replicas)
+            reference = allocator.next_object(node | EXACTLY, size, self.replicas)
             if not reference:
                 if count or named:
                     batch.end(row)  # the next batch begins with it

@@ -222,8 +222,10 @@ def level(recycling: Recycling, reference: int, node: int) -> None:
     if not recycling.visit(reference):
         return
     quorum, place = recycling.quorum, recycling.register
-    new = (node - (reference >> NODE_SHIFT & 0xFF)) % place.nodes
-    if new >= place.replicas:
+    new, head, placement = 0, reference >> NODE_SHIFT & 0xFF, place.placement
+    while new < place.replicas and placement.beside(head, new) != node:
+        new += 1
+    if new == place.replicas:
         return
     quorum.read_all()
     there = [replica for replica in quorum.replicas if replica.word(0)]

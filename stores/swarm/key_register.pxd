@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport EXACTLY
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64, words_bytes, words_put
 from limpet.shm.endpoint.words cimport ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.core.status cimport VACANT_CLASS
@@ -105,7 +106,7 @@ cdef class NewRegister:
 
     @cython.locals(
         register=KeyRegister, writer=int, capacity=u64, size=u64, reference=u64, buffer=u64,
-        area=u64, ident=u64, word=u64, wanted=Wanted
+        area=u64, ident=u64, word=u64, wanted=Wanted, each=u64
     )
     cdef bint make(self, u64 node, bytes key, bytes value, bint asked) except -1
     @cython.locals(

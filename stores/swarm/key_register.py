@@ -41,6 +41,7 @@ from array import array
 from typing import Any
 
 from limpet.shm.endpoint.fabric import bit, words_bytes, words_put
+from limpet.shm.endpoint.layout import EXACTLY
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
@@ -404,19 +405,23 @@ class NewRegister:
         size = area + register.place.size(capacity)
         self.buffered = len(value) > capacity or register.row.client.remotely_fenced
         wanted = register.row.wanted
-        wanted.node, wanted.size = node, size
+        wanted.node, wanted.size, wanted.exactly = node, size, False
         wanted.also = HEADER + len(value) if self.buffered else 0
         wanted.lent = 0
         if not asked and register.row.is_short(node):
             return False
-        reference = self.allocator.allocate(node, size, self.replicas)
+        reference = buffer = 0
+        for each in self.allocator.claims.nodes_for(node, self.replicas):
+            reference = self.allocator.allocate(each | EXACTLY, size, self.replicas)
+            if reference and self.buffered:
+                buffer = self.allocator.allocate(each | EXACTLY, wanted.also, self.replicas)
+                if not buffer:  # another node may have memory for both
+                    register.row.client.release(0)
+                    reference = 0
+            if reference:
+                break
         if not reference:
             return False
-        buffer = 0
-        if self.buffered:
-            buffer = self.allocator.allocate(node, wanted.also, self.replicas)
-            if not buffer:
-                return False
         ident = self.tables.ticket()
         register.select(reference, area, ident, capacity, 0, first_of(reference, self.replicas))
         register.row.forget()

@@ -4,6 +4,7 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport checksum, hash64, u64, words_bytes
 from limpet.shm.endpoint.words cimport *
+from limpet.shm.replicas.replica_layout cimport ReplicaLayout
 from limpet.stores.core.object_layout cimport IMAGE_SIZE, KEY_MAX
 from limpet.stores.fusee.links cimport BUFFER, ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.fusee.log cimport LoggedObjects
@@ -37,7 +38,7 @@ cpdef value_in_place(u64[::1] words, Py_ssize_t at, Py_ssize_t count, u64 stamp,
 @cython.final
 cdef class Register:
     cdef readonly Heap heap
-    cdef readonly u64 nodes
+    cdef readonly ReplicaLayout placement
     cdef u64 entry
     cdef readonly int replicas
     cdef readonly int writers

@@ -176,7 +176,7 @@ class Register:
         most: int = IN_PLACE_MAX,
     ) -> None:  # fmt: skip
         self.heap = pool.heap
-        self.nodes = pool.parameters.nodes
+        self.placement = pool.heap.placement
         self.entry = entry
         self.replicas = replicas
         self.writers = writers
@@ -263,7 +263,10 @@ class Register:
         if there == self.node:
             # as far from its primary as the register's replica is from the register's primary
             return (reference & ADDRESS_MASK) + self.bases[k] - self.bases[0] & MASK
-        steps = (self.node + k + self.nodes - there) % self.nodes
+        first, count = self.placement.firsts[self.node], self.placement.counts[self.node]
+        if not first <= there < first + count:
+            return 0
+        steps = (self.node + k + count - there) % count
         return 0 if steps >= self.replicas else self.heap.replica(reference, steps)
 
 

@@ -7,6 +7,7 @@ from limpet.shm.clients.writer_numbers cimport WriterNumbers
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.shm.endpoint.words cimport LARGE_CLASS
+from limpet.shm.replicas.replica_layout cimport ReplicaLayout
 from limpet.stores.core.status cimport VACANT_CLASS
 from limpet.stores.fusee.links cimport OLD
 from limpet.stores.swarm.layout cimport *
@@ -41,6 +42,7 @@ cdef class Wanted:
     cdef public u64 size
     cdef public u64 also
     cdef public u64 lent
+    cdef public bint exactly
 
 @cython.final
 cdef class Row:
@@ -100,7 +102,7 @@ cdef class Row:
     cdef int take_turn(self, Buffer buffer, u64 size) except -2
     @cython.locals(reference=u64, scope=bint)
     cdef int clear_side(self) except -1
-    @cython.locals(wanted=Wanted, nodes=u64, reference=u64)
+    @cython.locals(wanted=Wanted, placement=ReplicaLayout, reference=u64)
     cdef int acquire(self, Buffer buffer, u64 size) except -2
     cdef bint _is_loan(self, u64 size) except -1
     @cython.locals(k=int, address=u64)

@@ -138,7 +138,7 @@ from array import array
 from collections import deque
 from typing import Any, Final
 
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT
 from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import NodeFailed
 from limpet.stores.core.status import VACANT_CLASS
@@ -232,6 +232,8 @@ class Wanted:
         self.size = 0
         self.also = 0
         self.lent = 0
+        self.exactly = False
+        """Whether no other node will do."""
 
 
 class Row:
@@ -472,19 +474,22 @@ class Row:
 
         Its primary is on the first of the register's nodes that is in service.
         """
-        wanted, nodes = self.wanted, self.register.nodes
+        wanted, placement = self.wanted, self.heap.placement
         wanted.size = HEADER + size
         wanted.also = wanted.lent = 0
         wanted.node = self.register.node
+        wanted.exactly = True  # beside the register's replicas: with them it is lost, or there
         for _ in range(self.count):
             if self.endpoint.failed(wanted.node << NODE_SHIFT):
-                wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
+                wanted.node = placement.beside(wanted.node, 1)
                 continue
             try:
-                reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
+                reference = self.allocator.allocate(wanted.node | EXACTLY, wanted.size, self.count)
                 if not reference and self._is_loan(size):
                     wanted.lent = max(wanted.size, self.heap.sizes[self.heap.paged])
-                    reference = self.allocator.allocate(wanted.node, wanted.lent, self.count)
+                    reference = self.allocator.allocate(
+                        wanted.node | EXACTLY, wanted.lent, self.count
+                    )
                 buffer.use(reference, False)
                 if reference:
                     return self.client.held - 1
@@ -493,7 +498,7 @@ class Row:
                 return -1
             except NodeFailed as error:
                 self.view.fail_if_lost(error.node)
-                wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
+                wanted.node = placement.beside(wanted.node, 1)
         raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
 
     def _is_loan(self, size: int) -> bool:

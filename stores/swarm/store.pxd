@@ -1,6 +1,7 @@
 cimport cython
 
 from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.layout cimport EXACTLY
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.core.base cimport Attempt, as_bytes
 from limpet.stores.core.status cimport *

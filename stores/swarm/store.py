@@ -38,6 +38,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from limpet.shm.endpoint.layout import EXACTLY
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.core.base import Attempt, as_bytes
 from limpet.stores.core.status import (
@@ -518,7 +519,8 @@ class Swarm(HashStore):
         """The objects for which memory was missing, as `replenish` takes them, and the size of a
         loan in place of these, or 0."""
         wanted = self.register.row.wanted
-        return wanted.node, wanted.size, self.replicas, wanted.also, wanted.lent
+        node = wanted.node | EXACTLY if wanted.exactly else wanted.node
+        return node, wanted.size, self.replicas, wanted.also, wanted.lent
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
@@ -530,12 +532,12 @@ class Swarm(HashStore):
         node, size, replicas, also, lent = needed
         sizes = [size, also] if also else [size]
         row = self.register.row
-        row.turns.doubt(node)
+        row.turns.doubt(node & EXACTLY - 1)
         kept = 0 if update else row.reserve()
         try:
             for settles in range(1, SETTLES + 1):
                 best = [lent] if lent and settles < SETTLES else sizes
-                if lent and self._has_freed(node, size):
+                if lent and self._has_freed(node & EXACTLY - 1, size):
                     return looks + 1
                 try:
                     return self.allocator.replenish_all(node, best, replicas, kept, looks, update)

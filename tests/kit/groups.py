@@ -140,7 +140,7 @@ def _whole(pool: Any) -> None:
 
 def _tables(pool: Any) -> dict[int, list[int]]:
     found = {}
-    for node in range(pool.parameters.nodes):
+    for node in range(pool.view.nodes):
         try:
             found[node] = pool.blocks.words(node).tolist()
         except NodeFailed:

@@ -123,8 +123,8 @@ def test_every_field_is_under_the_checksum(offset: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "new", "says"),
     [
-        (12, struct.pack("<I", 3), "node 3 of 3"),
-        (12, struct.pack("<I", 2**32 - 1), "node 4294967295 of 3"),
+        (12, struct.pack("<I", 256), "node 256"),
+        (12, struct.pack("<I", 2**32 - 1), "node 4294967295"),
         (16, struct.pack("<Q", 0), "has 0 bytes"),
         (16, struct.pack("<Q", 2**64 - 1), "has 18446744073709551615 bytes"),
         (16, struct.pack("<Q", 2 << 20), "nodes have 1048576"),

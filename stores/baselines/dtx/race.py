@@ -54,7 +54,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.membership import journal_of
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import EXACTLY, NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed
@@ -224,6 +224,8 @@ class LoggedSplitter(Splitter):
         self.store = store
         self.objects_needed = 5
         """Two halves, their images, and the log, which takes memory of the same size."""
+        self.exactly = EXACTLY
+        """The log of a split is on the node of the table that its recovery stops."""
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
         self.store.await_holder(0 if busy == STOPPED else busy, table, attempt)
@@ -361,7 +363,7 @@ class LoggedSplit:
         ready."""
         store, client = self.store, self.store.client
         allocator, place = self.splitter.allocator, client.held
-        node = self.old >> NODE_SHIFT & 0xFF
+        node = self.old >> NODE_SHIFT & 0xFF | EXACTLY
         new = [allocator.allocate(node, self.splitter.index.subtable_size, 1) for _ in range(5)]
         if not all(new):
             # Memory in the client journal without a link is freed when the operation ends.
