@@ -42,7 +42,8 @@ def test_nothing_is_left_of_what_a_signal_handler_cuts_off(subject: str) -> None
     stride = 7 if BUILD == "compiled" else 41
     report = cuts.drill(CutParameters(subject, seconds=0.5, verbs_max=100, stride=stride))
     assert report.failures == []
-    assert report.in_storm + report.at_verbs > (20 if BUILD == "compiled" else 0)
+    # How many cuts a storm has depends on the machine.
+    assert report.at_verbs + report.at_calls > (20 if BUILD == "compiled" else 0)
 
 
 def test_every_kind_that_is_registered_is_cut() -> None:
