@@ -15,7 +15,7 @@ import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.endpoint.layout import NODE_SHIFT, RINGS
+from limpet.shm.endpoint.layout import DROPS, NODE_SHIFT, REMOTES, RINGS
 from limpet.shm.endpoint.states import Ring
 
 NODES = 2
@@ -84,6 +84,9 @@ def test_size_is_reached_with_whole_nodes(pools: Any) -> None:
     for size, count in ((0, 0), ("1KiB", 300), ("200MiB", 1)):
         with pytest.raises(limpet.ParameterError):
             pool.add_node(size, count)
+    pool.endpoint.fetch_or(DROPS, REMOTES)
+    with pytest.raises(limpet.ParameterError, match="remote clients"):
+        pool.add_node()
     assert files(pool) == {"control", *map(str, range(6))}
 
 
