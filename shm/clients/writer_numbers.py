@@ -149,7 +149,7 @@ class WriterNumbers:
     def hold(self, number: int) -> int:
         """In an operation: keep this number from other clients until `let_go`, if its holder is
         gone: the word for `let_go`; 0: it is not, or another client was faster."""
-        word = self.endpoint.load(number_address(number))
+        word: int = self.endpoint.load(number_address(number))
         if self.is_idle(word) and self._change(number, word, self._mine() | CLAIMED):
             return word
         return 0
@@ -234,7 +234,8 @@ class WriterNumbers:
         return bool(self.endpoint.cas(number_address(number), word, after) == word)
 
     def _mine(self) -> int:
-        return self._now() << HOLDER_BITS | self.client.ident
+        ident: int = self.client.ident
+        return self._now() << HOLDER_BITS | ident
 
     def _now(self) -> int:
         now_us: int = self.endpoint.microseconds()
