@@ -209,8 +209,9 @@ class WriterNumbers:
             # One that is too great for this store. The next client waits, as for one at work.
             self._change(self.number, self.word, self.word | CLAIMED)
         self.forget()
-        self.number, self.word, self.owner = number, mine, self.client.ident
+        # ORDER: before the number is known, as a signal handler may raise in between.
         self.clock.begin(number_address(number) + 8)
+        self.number, self.word, self.owner = number, mine, self.client.ident
         return True
 
     def _await(self, word: int) -> None:
