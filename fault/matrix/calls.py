@@ -367,9 +367,8 @@ OWN_OF_POOLS: Final = frozenset({
     "attached", "bare", "create_filled", "depart_at_exit", "entry_of", "exclusively",
     "free_unreachable", "is_in_place", "keep_up", "keepers", "handle_at", "handle_if_there",
     "handle_of", "idents", "known_stores", "linking", "make_contents", "mark_failed",
-    "objects_store",
-    "of_stores", "parameters_of", "references", "restored", "segments", "stay_to_the_end",
-    "stopping_stores", "stored", "strays",
+    "objects_store", "of_stores", "parameters_of", "references", "restored", "segments",
+    "stay_to_the_end", "stopping_stores", "stored", "strays",
 })  # fmt: skip
 PRIVATE_OF_POOLS: Final = frozenset(
     {
