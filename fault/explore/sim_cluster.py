@@ -255,6 +255,7 @@ class SimulatedCluster:
                 names[0] = PRESENT[client.number]
             for name in names:
                 client.store.put(name, self.value_of(INITIAL))
+            client.pool.client.idle()  # another client may wait for a pin that lasts
         for key in PRESENT[len(self.clients) :]:
             self.store.put(key, self.value_of(INITIAL))
         if self.apart and self.store.ordered:

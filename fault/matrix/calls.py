@@ -389,8 +389,8 @@ MANAGER_ROWS: Final[Mapping[str, Row]] = {
     "remove": lambda m, key: m.remove("table"),
 }
 OWN_OF_MANAGERS: Final = frozenset({
-    "attach", "catalogue", "clear", "complete", "follow", "forget", "issue", "let_go",
-    "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
+    "attach", "catalogue", "clear", "complete", "follow", "forget", "issue", "kind_of",
+    "let_go", "parameters_of", "region", "replaced", "require_not_lost", "wait_for",
 })  # fmt: skip
 
 OBJECTS: Final[Mapping[str, Calls]] = {

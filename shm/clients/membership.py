@@ -395,8 +395,8 @@ class Membership:
         """Show clients that wait for this client's work that it does not stand still."""
         self.endpoint.faa(self.client.slot + slots.PROGRESS, 1)
 
-    def hurry(self, laggard: Pinned) -> bool:
-        """Recover or fence a client in an operation that keeps memory from being reused.
+    def hurry(self, laggard: Pinned, what: str = "memory that it may be reading") -> bool:
+        """Recover or fence a client in an operation that keeps memory from being reused, or `what`.
 
         True when it no longer does so; False when it is alive and has not stood still for a lease,
         or may not be fenced.
@@ -411,7 +411,7 @@ class Membership:
         if self.dead(slot, word, waiting=True):
             self.recover(slot, word)
             return True
-        if not self.end_if_still("memory", laggard, "memory that it may be reading"):
+        if not self.end_if_still("memory", laggard, what):
             return False
         self.recover(slot, word)
         return True

@@ -22,6 +22,7 @@ cdef class Clock:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
     cdef u64 owner
+    cdef u64 stride_us
     cdef u64 word
     cdef u64 last
     cdef u64 ceiling
@@ -35,5 +36,5 @@ cdef class Clock:
     @cython.locals(now=u64)
     cdef u64 _now(self) except? 0
     cdef u64 _use(self, u64 time) except 0
-    @cython.locals(scope=bint, found=u64)
+    @cython.locals(scope=bint, found=u64, after=u64)
     cdef int _raise(self, u64 time) except -1

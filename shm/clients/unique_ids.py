@@ -87,16 +87,18 @@ TIME_BITS: Final = 50
 TIME_MAX: Final = (1 << TIME_BITS) - 1
 """No timestamp is as great as this: the end of time."""
 STRIDE_US: Final = 1 << 14
-"""How far ahead a client sets the slot's word; a kill costs the slot that much time."""
+"""How far ahead a client sets the word; a kill costs its slot that much time."""
 
 
 class Clock:
     """The timestamps of one client: those of its slot, or of the word where it has to `begin`. Used
     within operations."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, stride_us: int = STRIDE_US) -> None:
+        """`stride_us`: how far ahead of a timestamp the word is set."""
         self.client = client
         self.endpoint = client.endpoint
+        self.stride_us = stride_us
         self.forget()
 
     def forget(self) -> None:
@@ -146,7 +148,7 @@ class Clock:
         return time
 
     def _raise(self, time: int) -> None:
-        if time >= TIME_MAX - STRIDE_US:
+        if time >= TIME_MAX - self.stride_us:
             raise ClientError(
                 "the clock of this host, or of one whose clients use the same store, is years "
                 "ahead; set it right, save what is there, and make the store again"
@@ -155,6 +157,7 @@ class Clock:
         # ORDER: the word is above the timestamp before any client sees the timestamp. By CAS: a
         # client that was given up while it stood still may do this late.
         while self.ceiling < time:
-            found = self.endpoint.cas(self.word, self.ceiling, time + STRIDE_US)
-            self.ceiling = time + STRIDE_US if found == self.ceiling else found
+            after = time + self.stride_us
+            found = self.endpoint.cas(self.word, self.ceiling, after)
+            self.ceiling = after if found == self.ceiling else found
         self.endpoint.background(scope)

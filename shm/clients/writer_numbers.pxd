@@ -5,6 +5,8 @@ from limpet.shm.endpoint.slots cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 cdef u64 CLAIMED
+cdef int CLAIM_LEASES
+cdef u64 CLOCK_STRIDE_US
 cdef int HOLDER_BITS
 cdef u64 HOLDER_MASK
 cdef int HOLD_MS
@@ -18,6 +20,7 @@ cdef class WriterNumbers:
     cdef object membership
     cdef readonly Clock clock
     cdef public int hold_ms
+    cdef object claim
     cdef readonly u64 takes
     cdef readonly int number
     cdef readonly u64 word

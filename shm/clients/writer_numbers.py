@@ -14,15 +14,17 @@ Words (control segment), 16 bytes for each number
     8    clock    above every timestamp that was used with this number (unique_ids.py)
 
 Steps of `holder`
-    word      -> CLAIMED   by a client that wants the number. Outside of operations
-    CLAIMED   -> holder    by that client, when no operation of an earlier holder runs any more
-    word      -> CLAIMED -> word
-                           by a client that does in an operation what only the number's holder may
-                           do, and finds that this one is gone (`hold`)
-    holder    -> CLAIMED   by the holder, which has taken a lower number
+    word -> CLAIMED         a client that wants the number claims it, outside of operations
+    CLAIMED -> its word     that client has the number, once no operation of an earlier holder runs
+    CLAIMED -> word         that client gives its claim up, as the holder stands still; the time in
+                            the word becomes that of now, so others take another number first
+    word -> CLAIMED, back   in an operation, a client does what only the number's holder may do, and
+                            finds that the holder is gone (`keep`)
+    word -> LEFT            the holder has taken a lower number
 
 The holder is *gone* when its slot is free or has another client: then it was recovered, or has
-left, and has no operation. If its word is not CLAIMED, nobody else has had the number since.
+left, and has no operation. If its word is not CLAIMED, nobody else has had the number since. LEFT is
+a word that names nobody: the client's slot, and incarnation 0.
 
 Rule. The holder may use its number in an operation if, pinned, it finds DROPS as it was when it
 looked at the word last, or finds its word there (`held`). A client that claims a number whose
@@ -30,14 +32,17 @@ holder is not gone counts DROPS up, closes a period, and waits until the holder 
 that period any more. An operation of the holder that pins later finds another DROPS, looks at the
 word, and is told that the number is lost. A holder that stands still in an operation for a lease is
 recovered or fenced, as everywhere (membership.py). If the word was CLAIMED, the holder before that
-one is not known; so the client waits for all operations. Of a remote client, DROPS is one of the
-copies that are good while its pin lasts (lasting.py).
+one is not known; so the client waits for all operations. A CLAIMED word is taken only if its client
+is gone, or has not ended its claim for CLAIM_LEASES. A remote client reads DROPS when it pins, and
+its pin lasts (lasting.py), so it is waited for in the same way.
 
 What a kill leaves behind: a word with the id of a client that is gone once it is recovered. A
 client that claimed it may have died while it waited; the word is CLAIMED, and the next one waits
 for all. A client that is given up by other hosts while it is stopped may still store what it was
 about to (docs/hosts.md); that is the same for its number as for all else that it had. The clock is
-only ever raised, by CAS, so such a client does not set it back.
+only ever raised, by CAS, so such a client does not set it back. Each client that takes the number
+begins at the clock, which may be CLOCK_STRIDE_US ahead of time; that is less than HOLD_MS, so the
+clock does not run away from time.
 
 The times of hosts may differ, and 15 bits of ms begin anew after 33 s: then a number is taken from
 another client than the one that has had it for longest, or HOLD_MS later.
@@ -45,7 +50,7 @@ another client than the one that has had it for longest, or HOLD_MS later.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from limpet.shm.clients.unique_ids import Clock
 from limpet.shm.endpoint.field_ends import WRAPS, Field
@@ -56,10 +61,18 @@ from limpet.shm.endpoint.layout import (
     WRITER_NUMBERS_COUNT,
     slot_address,
 )
-from limpet.shm.endpoint.slots import FREE, INCARNATION_BITS, STATE_SHIFT, client_id
+from limpet.shm.endpoint.slots import (
+    FREE,
+    INCARNATION_BITS,
+    INCARNATION_MASK,
+    STATE_SHIFT,
+    client_id,
+)
 from limpet.shm.errors import PoolCorrupt
 
 NONE: Final = -1
+CLAIM_LEASES: Final = 2
+CLOCK_STRIDE_US: Final = 1 << 13
 HOLDER_BITS: Final = 48
 HOLDER_MASK: Final = 0xFFFF_FFFF_FFFF
 TAKEN_MASK: Final = 0x7FFF
@@ -82,6 +95,20 @@ def number_address(number: int) -> int:
     return WRITER_NUMBERS + WRITER_NUMBER_SIZE * number
 
 
+class Claim(NamedTuple):
+    """A number that the client `ident` has claimed, with the word `mine`: its word before, the
+    epoch that has to be over for the holder in `slot` (NONE: for all), or NONE, and when it is
+    given up, if the holder stands still."""
+
+    ident: int
+    number: int
+    word: int
+    mine: int
+    epoch: int
+    slot: int
+    until_s: float
+
+
 class WriterNumbers:
     """The writer number of one client."""
 
@@ -90,9 +117,10 @@ class WriterNumbers:
         self.endpoint = client.endpoint
         self.grace = grace
         self.membership = membership
-        self.clock = Clock(client)
+        self.clock = Clock(client, CLOCK_STRIDE_US)
         """Timestamps of the number that this client has."""
         self.hold_ms = HOLD_MS
+        self.claim: Claim | None = None
         self.takes = 0
         """Goes up whenever this client takes a number, or finds that it has lost its own."""
         self.forget()
@@ -127,35 +155,35 @@ class WriterNumbers:
         """The words `holder` of the first `count` numbers."""
         return [self.endpoint.load(number_address(number)) for number in range(count)]
 
-    def is_idle(self, word: int) -> bool:
+    def is_left(self, word: int) -> bool:
         """Whether the holder with this word is gone, and has left what it had to the next one."""
         return word != 0 and not word & CLAIMED and self._is_gone(word)
 
     def number_of(self, ident: int) -> int:
         """The number that the client with this id has, or had last; NONE: nobody knows of one."""
         for number, word in enumerate(self.words(WRITER_NUMBERS_COUNT)):
-            if word and word & HOLDER_MASK == ident:
+            if word and not word & CLAIMED and word & HOLDER_MASK == ident:
                 return number
         return NONE
 
     def take(self, limit: int) -> None:
-        """Have a number below `limit`. Outside of operations. It may have to wait until other
-        clients' operations have ended, or for HOLD_MS."""
+        """Have a number below `limit`. Outside of operations. It may have to wait until another
+        client's operation has ended, or for HOLD_MS."""
         attempt = 0
         while not self._take_once(limit):
             attempt += 1
             self.endpoint.pause(attempt)
 
-    def hold(self, number: int) -> int:
+    def keep(self, number: int) -> int:
         """In an operation: keep this number from other clients until `let_go`, if its holder is
         gone: the word for `let_go`; 0: it is not, or another client was faster."""
         word: int = self.endpoint.load(number_address(number))
-        if self.is_idle(word) and self._change(number, word, self._mine() | CLAIMED):
+        if self.is_left(word) and self._change(number, word, self._mine() | CLAIMED):
             return word
         return 0
 
     def let_go(self, number: int, word: int) -> None:
-        """End `hold`, which has returned this word."""
+        """End `keep`, which has returned this word."""
         claim = self.endpoint.load(number_address(number))
         if claim & CLAIMED and claim & HOLDER_MASK == self.client.ident:
             self._change(number, claim, word)
@@ -163,17 +191,38 @@ class WriterNumbers:
     # ---- taking a number ------------------------------------------------------------------------
 
     def _take_once(self, limit: int) -> bool:
+        """One step. Other threads of this process work on between two of them."""
         self.client.begin()
         scope = self.endpoint.background(True)
         try:
+            if not self.client.ident:
+                self.client.disown()
             if self.owner == self.client.ident and 0 <= self.number < limit:
                 # Another thread was first. If the number is lost meanwhile, `held` tells.
                 return True
-            number, word = self._choose(limit)
-            return number >= 0 and self._claim(number, word)
+            if self.claim is None or self.claim.ident != self.client.ident:
+                self.claim = self._claimed(limit)
+            return self.claim is not None and self._is_over(self.claim)
         finally:
             self.endpoint.background(scope)
             self.client.end()
+
+    def _claimed(self, limit: int) -> Claim | None:
+        """Claim a number; None: all have been taken just now, or another client was faster."""
+        number, word = self._choose(limit)
+        mine = self._mine()
+        if number < 0 or not self._change(number, word, mine | CLAIMED):
+            return None
+        # CRASH(number-claimed): the next client of the number waits until all operations are over.
+        is_ours = word & HOLDER_MASK == self.client.ident
+        epoch, slot = NONE, NONE
+        if word & CLAIMED or not (word == 0 or is_ours or self.is_left(word)):
+            self.endpoint.faa(DROPS, 1)
+            # ORDER: pins are looked at after DROPS has changed: a client pins before it looks.
+            epoch = self.grace.close_period()
+            slot = NONE if word & CLAIMED else (word & HOLDER_MASK) >> INCARNATION_BITS
+        until_s = self.membership.now() + self.membership.lease_s
+        return Claim(self.client.ident, number, word, mine, epoch, slot, until_s)
 
     def _choose(self, limit: int) -> tuple[int, int]:
         """The number to take, and its word: one that names us, as a `take` was cut off, or the
@@ -187,49 +236,49 @@ class WriterNumbers:
             if word & HOLDER_MASK == self.client.ident:
                 return number, word
         for number, word in enumerate(words):
-            if not word or self.is_idle(word):
+            if not word or self.is_left(word):
                 return number, word
             age = now - (word >> HOLDER_BITS) & TAKEN_MASK
+            if word & CLAIMED and not self._is_gone(word) and age < self._claims_ms():
+                continue
             if age > longest:
                 oldest, longest = (number, word), age
         return oldest
 
-    def _claim(self, number: int, word: int) -> bool:
-        """Take this number, which has that word; whether no other client was faster."""
-        mine = self._mine()
-        if not self._change(number, word, mine | CLAIMED):
+    def _claims_ms(self) -> int:
+        """A claim that is older than this is not being ended."""
+        return min(int(CLAIM_LEASES * 1000 * self.membership.lease_s), TAKEN_MASK // 2)
+
+    def _is_over(self, claim: Claim) -> bool:
+        """Go on with our claim; whether we have its number now."""
+        left = [
+            laggard
+            for laggard in self.grace.laggards(claim.epoch)
+            if claim.slot in (NONE, laggard.slot) and not self.membership.ours(laggard.slot)
+        ]
+        if claim.epoch != NONE and left:
+            self.membership.progress()
+            for laggard in left:
+                # It may still be pinned: we look again.
+                self.membership.hurry(laggard, "a writer number")
+            if self.membership.now() > claim.until_s:
+                self.claim = None
+                after = claim.word & ~(TAKEN_MASK << HOLDER_BITS) | self._now() << HOLDER_BITS
+                self._change(claim.number, claim.mine | CLAIMED, after)
             return False
-        # CRASH(number-claimed): the next client of the number waits until all operations are over.
-        is_ours = word & HOLDER_MASK == self.client.ident
-        if word & CLAIMED or not (word == 0 or is_ours or self.is_idle(word)):
-            self._await(word)
-        if not self._change(number, mine | CLAIMED, mine):
+        self.claim = None
+        if not self._change(claim.number, claim.mine | CLAIMED, claim.mine):
             return False
         if self.number >= 0 and self.owner == self.client.ident:
-            # One that is too great for this store. The next client waits, as for one at work.
-            self._change(self.number, self.word, self.word | CLAIMED)
+            # One that is too great for this store. What a remote client has sent may land late.
+            left_word = self.word & ~INCARNATION_MASK
+            is_remote = self.client.lasting is not None
+            self._change(self.number, self.word, self.word | CLAIMED if is_remote else left_word)
         self.forget()
         # ORDER: before the number is known, as a signal handler may raise in between.
-        self.clock.begin(number_address(number) + 8)
-        self.number, self.word, self.owner = number, mine, self.client.ident
+        self.clock.begin(number_address(claim.number) + 8)
+        self.number, self.word, self.owner = claim.number, claim.mine, self.client.ident
         return True
-
-    def _await(self, word: int) -> None:
-        """Wait until no operation of an earlier holder runs that may not know of the claim."""
-        self.endpoint.faa(DROPS, 1)
-        # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
-        epoch = self.grace.close_period()
-        slot = NONE if word & CLAIMED else (word & HOLDER_MASK) >> INCARNATION_BITS
-        attempt = 0
-        while any(
-            slot in (NONE, laggard.slot)
-            and not self.membership.ours(laggard.slot)
-            and not self.membership.hurry(laggard)
-            for laggard in self.grace.laggards(epoch)
-        ):
-            self.membership.progress()
-            attempt += 1
-            self.endpoint.pause(attempt)
 
     def _change(self, number: int, word: int, after: int) -> bool:
         return bool(self.endpoint.cas(number_address(number), word, after) == word)

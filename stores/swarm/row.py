@@ -60,7 +60,7 @@ Buffers of the dead. What a kill leaves before step 2 is a row with buffers that
 2, what `give_up` leaves. An update that would be refused returns those of rows whose number's
 holder is gone, and of its own row, which may have been a dead client's (store.py, `_find_idle`). It
 takes the steps 1 and 2 in the place of the row's client, each under a pin, while it keeps others
-from the number (`WriterNumbers.hold`). So for each step:
+from the number (`WriterNumbers.keep`). So for each step:
     - the row has no other client, from before its pointers are read until its buffers are free. The
       next client of the number finds the row as after a kill, or empty
     - a guess that its client has left is `repair`ed, as that client's successor would do it, and
@@ -71,7 +71,7 @@ from the number (`WriterNumbers.hold`). So for each step:
     - a buffer that was named is not used again before that client unpins. Until then, a recoverer
       of the dead client that was stopped may still look at it (`Recycling.names`)
 
-So an update goes on for ever: a buffer that it needs is free, or lent by a client that returns it
+So an update goes on for ever, where no more clients write than there are rows: a buffer that it needs is free, or lent by a client that returns it
 in its next operation, or left by a client that is gone. A client that is stopped keeps IDLE_MAX +
 1. So does a client that does not write for those that had its number before. If more are kept than
 are reserved, or values are larger than there is room in place, an update is refused, too.

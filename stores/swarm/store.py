@@ -402,7 +402,10 @@ class Swarm(HashStore):
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        outcome = self._change(key, value, self.objects.size_of(key, value), mode, None)
+        size = self.objects.size_of(key, value)
+        if self.register.row.numbers.number < 0:
+            self.pool.numbers.take(self.parameters.writers)
+        outcome = self._change(key, value, size, mode, None)
         self._settle_due()
         return outcome
 
@@ -451,7 +454,7 @@ class Swarm(HashStore):
         try:
             if writer != register.row.writer:
                 # ORDER: no client takes the number, and with it the row, before we are done.
-                held = numbers.hold(writer)
+                held = numbers.keep(writer)
             if held or writer == register.row.writer:
                 after = register.row.settle(writer, before)
             else:
@@ -480,10 +483,10 @@ class Swarm(HashStore):
         holders = []
         rows = 0
         for writer, word in enumerate(numbers.words(self.parameters.writers)):
-            is_idle = numbers.is_idle(word)
-            if is_idle or (word == numbers.word and (word, False) not in self.searched):
+            is_left = numbers.is_left(word)
+            if is_left or (word and word == numbers.word and (word, False) not in self.searched):
                 rows |= 1 << writer  # once we have searched our own row, what is in it is ours
-            holders.append((word, is_idle))
+            holders.append((word, is_left))
         if row.client.remotely_fenced or holders == self.searched:
             return False
         idle = row.turns.idle

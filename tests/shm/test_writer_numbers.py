@@ -114,11 +114,11 @@ def test_a_number_can_be_kept_from_others_only_when_its_client_is_gone(pools: An
     pool = pools(clients=8)
     other = pools.again(pool)
     other.numbers.take(1)
-    assert not pool.numbers.hold(0)
+    assert not pool.numbers.keep(0)
     other.close()
-    word = pool.numbers.hold(0)
+    word = pool.numbers.keep(0)
     assert word
-    assert not pools.again(pool).numbers.hold(0)
+    assert not pools.again(pool).numbers.keep(0)
     pool.numbers.let_go(0, word)
     assert word_of(pool, 0) == word
     pool.numbers.take(1)
