@@ -23,8 +23,8 @@ Steps of `holder`
     word -> LEFT            the holder has taken a lower number
 
 The holder is *gone* when its slot is free or has another client: then it was recovered, or has
-left, and has no operation. If its word is not CLAIMED, nobody else has had the number since. LEFT is
-a word that names nobody: the client's slot, and incarnation 0.
+left, and has no operation. If its word is not CLAIMED, nobody else has had the number since. LEFT
+is a word that names nobody: the client's slot, and incarnation 0.
 
 Rule. The holder may use its number in an operation if, pinned, it finds DROPS as it was when it
 looked at the word last, or finds its word there (`held`). A client that claims a number whose

@@ -71,10 +71,11 @@ from the number (`WriterNumbers.keep`). So for each step:
     - a buffer that was named is not used again before that client unpins. Until then, a recoverer
       of the dead client that was stopped may still look at it (`Recycling.names`)
 
-So an update goes on for ever, where no more clients write than there are rows: a buffer that it needs is free, or lent by a client that returns it
-in its next operation, or left by a client that is gone. A client that is stopped keeps IDLE_MAX +
-1. So does a client that does not write for those that had its number before. If more are kept than
-are reserved, or values are larger than there is room in place, an update is refused, too.
+So an update goes on for ever, where no more clients write than there are rows: a buffer that it
+needs is free, or lent by a client that returns it in its next operation, or left by a client that
+is gone. A client that is stopped keeps IDLE_MAX + 1. So does a client that does not write for those
+that had its number before. If more are kept than are reserved, or values are larger than there is
+room in place, an update is refused, too.
 
 Several hosts. There a client may have been given up while it was stopped between the look at its
 slot and one plain store (docs/hosts.md), and that store lands whenever its host goes on. In a

@@ -233,7 +233,9 @@ def test_nobody_waits_for_memory(pools: Any, kind: str) -> None:
         assert values in [[b"old"] * n + [b"new"] * (4 - n) for n in range(5)]
         with pytest.raises(limpet.KeyExists):
             known.insert(b"k", b"other")
-        if step == 1:
+        if step == 1 and kind == "swarm":
+            cold.update(b"k", b"other")  # in a buffer that is lent
+        elif step == 1:
             with pytest.raises(limpet.StoreFull):
                 cold.update(b"k", b"other")
         assert list(cold) == [b"k"]

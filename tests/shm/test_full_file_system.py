@@ -245,7 +245,7 @@ def test_the_file_system_is_named_only_while_it_is_the_cause(pools: Any) -> None
     with pytest.raises(limpet.StoreFull, match="file system is full"):
         fill(store, 1000)
     disk.room = 1 << 20
-    with pytest.raises(limpet.StoreFull, match="larger nodes") as caught:
+    with pytest.raises(limpet.StoreFull, match="add_node") as caught:
         store.put(b"span", bytes(BLOCK * 14))
     assert "file system" not in str(caught.value)
     said = re.search(r"(\d+) of its (\d+) blocks of \d+ bytes are free", str(caught.value))
