@@ -74,8 +74,10 @@ def test_a_client_at_work_keeps_its_number_until_its_operation_ends(pools: Any) 
     taker.start()
     while not word_of(pool, 0) & CLAIMED:
         taker.join(WAIT_S)
-    assert pool.numbers.held() == 0
-    taker.join(WAIT_S)
+    for _ in range(10):
+        assert pool.numbers.held() == 0
+        pool.client.go_on()  # its pin changes, and is of the same epoch
+        taker.join(WAIT_S)
     assert taker.is_alive(), "the number was taken amid an operation"
     pool.client.leave()
     taker.join()
@@ -108,6 +110,23 @@ def test_a_client_killed_while_it_waits_hides_no_operation_from_the_next(pools: 
     pool.client.leave()
     taker.join()
     assert (held(pool), held(other)) == (NOTHING, 0)
+
+
+def test_a_client_that_stands_still_and_may_stay_keeps_others_from_its_number_only(
+    pools: Any,
+) -> None:
+    pool = pools(clients=8, fence="wait", lease=0.1)
+    other, third = pools.again(pool), pools.again(pool)
+    pool.numbers.take(2)
+    other.numbers.take(2)
+    pool.client.enter()
+    assert pool.numbers.held() == 0
+    third.numbers.take(2)
+    assert (held(other), held(third)) == (NOTHING, 1)
+    assert pool.numbers.held() == 0
+    pool.client.leave()
+    other.numbers.take(2)
+    assert {held(client) for client in (pool, other, third)} == {NOTHING, 0, 1}
 
 
 def test_a_number_can_be_kept_from_others_only_when_its_client_is_gone(pools: Any) -> None:
