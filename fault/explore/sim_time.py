@@ -471,6 +471,10 @@ class World:
                     client.store.insert(name, bytes(workload.value_size))
         if not workload.warm_up:
             return
+        writers = getattr(self.clients[0].store.parameters, "writers", 0)
+        for client in self.clients:
+            if writers and workload.write_share:
+                client.pool.numbers.take(writers)  # what it reads then shows it its rows
         names = sorted(key_of(workload, number) for number in range(workload.keys))
         met = round(workload.keys * workload.met_share)
         for client in self.clients:

@@ -25,8 +25,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.net.link import Link
-
 from limpet.shm.clients import events, liveness
 from limpet.shm.clients.events import NODE_FAILED
 from limpet.shm.endpoint.layout import (
@@ -49,6 +47,7 @@ from limpet.shm.endpoint.states import (
     state_of,
 )
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError
+from limpet.shm.late import late
 from limpet.shm.net import wire
 from limpet.shm.net.ledger import ENROLMENT, TELL_S, address_of, place_word
 
@@ -229,7 +228,9 @@ class Evictions:
         answered = False
         host, port = address_of(place)
         try:
-            link = Link(host, port, self.name, self.secret, TELL_S, b"control")
+            link = late("limpet.shm.net.link").Link(
+                host, port, self.name, self.secret, TELL_S, b"control"
+            )
             try:
                 link.ask(wire.WORDS, words, wire.TAKEN)
                 answered = True

@@ -87,8 +87,6 @@ import struct
 from collections.abc import Collection
 from typing import Any, Final
 
-from limpet.shm.net.link import Link
-
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, unlink_generations
 from limpet.shm.backends.name import held, release, require_ours
@@ -118,6 +116,7 @@ from limpet.shm.errors import (
     PoolNotFound,
     StoreFull,
 )
+from limpet.shm.late import late
 from limpet.shm.net import wire
 from limpet.shm.net.backend import parse_address
 from limpet.shm.parameters import PoolParameters
@@ -342,7 +341,9 @@ class Ledger:
     def _ask(self, ident: int, served: Collection[int], address: str) -> tuple[Any, bytes]:
         """ENROL: the superblock of the control segment, and WORDS."""
         host, port = self.control.servers[0]
-        link = Link(host, port, self.control.name, self.secret, TELL_S, b"node")
+        link = late("limpet.shm.net.link").Link(
+            host, port, self.control.name, self.secret, TELL_S, b"node"
+        )
         try:
             body = ENROLMENT.pack(ident, wire.node_bits(set(served))) + address.encode()
             return link.superblock, link.ask(wire.ENROL, body, wire.WORDS)
