@@ -74,6 +74,7 @@ class Scene:
     def word(self, place: int, writer: Puppet) -> int:
         """Address of a writer's word of M there."""
         row = writer.pool.numbers.number
+        assert row >= 0
         return self.base(place) + 8 * (2 + row % self.place.buffers)
 
     def stamp(self, place: int, writer: Puppet) -> int:

@@ -19,7 +19,6 @@ from kit.mutants.uncompiled import SWARM, Change, replaced, store_in_force, unco
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
-from limpet.shm.endpoint.layout import DROPS
 from limpet.stores.swarm.layout import (
     DELETED,
     DONE,
@@ -37,6 +36,7 @@ from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.register import is_tombstone, rank_of, row_of, side_of, stamp_of, writer_of
 
 NODE_SIZE: Final = 1 << 20
+NONE: Final = -1
 NUMBERS: Final = ("shm/clients/unique_ids", "shm/clients/writer_numbers")
 
 
@@ -170,8 +170,8 @@ def trusts_its_number(self: Any) -> None:
     self.owner, self.drops = self.client.ident, self.client.drops
 
 
-def awaits_nobody(self: Any, word: int) -> None:
-    self.endpoint.faa(DROPS, 1)
+def awaits_nobody(is_over: Any) -> Any:
+    return lambda self, claim: is_over(self, claim._replace(epoch=NONE))
 
 
 def guesses(init: Any) -> Any:
@@ -381,7 +381,7 @@ EXPLORED: Final = (
     ),
     Mutant(
         "s12-number-is-taken-amid-an-operation", (*ENDS, "leaked"),
-        clock=(replaced(NUMBERS[-1], "WriterNumbers._await", awaits_nobody),),
+        clock=(Change(NUMBERS[-1], "WriterNumbers._is_over", awaits_nobody),),
         exploration=TURNS,
     ),
 )  # fmt: skip

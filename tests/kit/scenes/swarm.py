@@ -221,6 +221,7 @@ def _pointer_is_in_use_and_the_tombstone_is_lost(pools: Any) -> None:
 def cut_off_at_the_word_of_m(scene: Scene, writer: Puppet) -> None:
     """End the first update of a writer when a pointer names its buffer and no word of M leads
     there. Then it remembers its row as empty, and its second update finds the pointer in use."""
+    writer.pool.numbers.take(scene.place.writers)
     assert not writer.begin(
         functools.partial(writer.store.update, b"k", b"new"),
         verb_on_address("cas", scene.word(0, writer)),
