@@ -720,7 +720,7 @@ class PoolCore:
     def _replace_node(self, node: int) -> dict[str, Any]:
         done = Replacement(self, node).run()
         if node >= self.parameters.nodes:
-            # What only the lost node linked to, on others, of stores that were dropped since.
+            # Objects on other nodes that only the lost node linked to, of stores dropped since.
             self.free_unreachable()
         return done
 

@@ -63,7 +63,7 @@ class Claims:
     def others(self, node: int, replicas: int) -> list[int]:
         """The nodes in service that take what belongs on this one when it has no memory for that:
         those that were added (shm/growth.py), in rings that are open and have room for so many
-        replicas. What belongs on such a node may also lie on those that the pool was made with.
+        replicas. Objects of such a node may also lie on those that the pool was made with.
 
         Another node comes first for each node, so that all are used alike.
         """

@@ -270,7 +270,7 @@ class WriterNumbers:
         if not self._change(claim.number, claim.mine | CLAIMED, claim.mine):
             return False
         if self.number >= 0 and self.owner == self.client.ident:
-            # One that is too great for this store. What a remote client has sent may land late.
+            # It is too great for this store. Verbs that a remote client has sent may land late.
             left_word = self.word & ~INCARNATION_MASK
             is_remote = self.client.lasting is not None
             self._change(self.number, self.word, self.word | CLAIMED if is_remote else left_word)

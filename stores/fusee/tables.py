@@ -280,7 +280,7 @@ class ReplicatedTables:
                 self.steps[REPLICAS_ROW * node + k] = step
         self.viewed = viewed
         self.looked = self.glanced = False
-        # What a lost node could not tell, one in service can.
+        # A node in service tells what a lost one could not.
         self.swapped = self.announced
         return settled(states)
 

@@ -58,7 +58,7 @@ class KeyRows:
         self.two = rows.row(direct)
         self.first_image: Any = None if direct else rows.image(1, False)
         self.second_image: Any = None if direct else rows.image(1, False)
-        """What is read if it is not direct."""
+        """The words that are read if it is not direct."""
         self.row = self.one
         self.slot = -1
         self.value = b""

@@ -12,8 +12,8 @@ Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at w
     48    two words of 0
 
 Entry
-    value in the row    the key and zeros up to a whole word, the value likewise. What is behind it
-                        is of earlier entries, and means nothing
+    value in the row    the key and zeros up to a whole word, the value likewise. Words behind it
+                        are of earlier entries, and mean nothing
     in an extent        a word with the object's reference, the key and zeros
 
 An extent is an object as other stores have them (records.py), with key, value and checksum. The
@@ -406,7 +406,7 @@ class Rows:
             and words[VALUE_SIZES] == row.head[VALUE_SIZES]
             and words[VALUE_SIZES + 1] == row.head[VALUE_SIZES + 1]
         )
-        # What stays is not written: the fewer words, the fewer can land late (docs/hosts.md).
+        # Words that stay are not written: the fewer, the fewer can land late (docs/hosts.md).
         self.endpoint.post_write(address, words, TAGS if kept else at + 1)
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         if entry.count:

@@ -84,7 +84,7 @@ class Writer:
         self.link = link
         self.entry = Entry(parameters)
         self.moved = Entry(parameters)
-        """What is written: the new entry; one that moves."""
+        """The entries that are written: the new one; one that moves."""
         self.searches: list[PathSearch | None] = [None] * parameters.tables
         """The search of each table, once an insert has needed it."""
         self.locked = LockedRows(
