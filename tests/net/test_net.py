@@ -475,8 +475,8 @@ def test_killed_client_is_recovered(served: Make, kind: str) -> None:
     store = pool.store(kind, "s")
     for number in range(20):
         store.put(b"%d" % number, b"0")
-    # Pages of entries and arrays of words are read at once, not one word after another. A change that
-    # was under way takes some more, so the least of some kills counts.
+    # Pages of entries and arrays of words are read at once, not one word after another. A change
+    # under way takes some more, so the least of some kills counts.
     taken = _messages_after_a_kill(there, pool, kind)
     for _ in range(4):
         if taken > 90 and not away:
