@@ -166,11 +166,12 @@ class WriterNumbers:
                 return number
         return NONE
 
-    def take(self, limit: int) -> None:
+    def take(self, limit: int, waits: bool = True) -> None:
         """Have a number below `limit`. Outside of operations. It may have to wait until another
-        client's operation has ended, or for HOLD_MS."""
+        client's operation has ended, or for HOLD_MS; if not `waits`, only one is taken that no
+        client has."""
         attempt = 0
-        while not self._take_once(limit):
+        while not self._take_once(limit, waits) and waits:
             attempt += 1
             self.endpoint.pause(attempt)
 
@@ -190,7 +191,7 @@ class WriterNumbers:
 
     # ---- taking a number ------------------------------------------------------------------------
 
-    def _take_once(self, limit: int) -> bool:
+    def _take_once(self, limit: int, waits: bool) -> bool:
         """One step. Other threads of this process work on between two of them."""
         self.client.begin()
         scope = self.endpoint.background(True)
@@ -201,15 +202,15 @@ class WriterNumbers:
                 # Another thread was first. If the number is lost meanwhile, `held` tells.
                 return True
             if self.claim is None or self.claim.ident != self.client.ident:
-                self.claim = self._claimed(limit)
+                self.claim = self._claimed(limit, waits)
             return self.claim is not None and self._is_over(self.claim)
         finally:
             self.endpoint.background(scope)
             self.client.end()
 
-    def _claimed(self, limit: int) -> Claim | None:
+    def _claimed(self, limit: int, waits: bool) -> Claim | None:
         """Claim a number; None: all have been taken just now, or another client was faster."""
-        number, word = self._choose(limit)
+        number, word = self._choose(limit, waits)
         mine = self._mine()
         if number < 0 or not self._change(number, word, mine | CLAIMED):
             return None
@@ -224,7 +225,7 @@ class WriterNumbers:
         until_s = self.membership.now() + self.membership.lease_s
         return Claim(self.client.ident, number, word, mine, epoch, slot, until_s)
 
-    def _choose(self, limit: int) -> tuple[int, int]:
+    def _choose(self, limit: int, waits: bool) -> tuple[int, int]:
         """The number to take, and its word: one that names us, as a `take` was cut off, or the
         first whose holder is gone, or else the one that was taken first. NONE: all have been taken
         just now."""
@@ -241,7 +242,7 @@ class WriterNumbers:
             age = now - (word >> HOLDER_BITS) & TAKEN_MASK
             if word & CLAIMED and not self._is_gone(word) and age < self._claims_ms():
                 continue
-            if age > longest:
+            if age > longest and waits:
                 oldest, longest = (number, word), age
         return oldest
 

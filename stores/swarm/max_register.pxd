@@ -31,6 +31,7 @@ cdef class WriteBack:
 
 @cython.final
 cdef class MaxRegister:
+    cdef readonly bint is_open
     cdef Quorum quorum
     cdef Row row
     cdef WriteBack write_back

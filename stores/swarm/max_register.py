@@ -184,6 +184,9 @@ class MaxRegister:
         self.write_back = write_back
         self.register = self.quorum.register
         self.endpoint = self.quorum.endpoint
+        self.is_open = False
+        """Whether the last READ has met a greater tuple, which is not at a majority, and has not
+        written it back, for want of a writer number: a later READ may return that one."""
 
     def read(self) -> int:
         """READ: the quorum's `top` is at a majority, or on enough of the replicas left; no complete
@@ -191,6 +194,7 @@ class MaxRegister:
 
         DONE; DELETED: it is a tombstone; GONE. Raises StoreCorrupt when its value is nowhere.
         """
+        self.is_open = False
         quorum = self.quorum
         attempt = missed = 0
         while True:
@@ -200,7 +204,8 @@ class MaxRegister:
                 return GONE
             if outcome == DELETED or quorum.count_at_least(quorum.top) >= quorum.majority:
                 return DELETED if outcome == DELETED or is_tombstone(quorum.top) else DONE
-            outcome = self.write_back.run(quorum.top) if self.row.is_writer() else NO_MEMORY
+            self.is_open = not self.row.is_writer()
+            outcome = NO_MEMORY if self.is_open else self.write_back.run(quorum.top)
             if outcome == NO_MEMORY:
                 return self._least()
             if outcome != AGAIN:

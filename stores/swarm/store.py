@@ -49,6 +49,7 @@ from limpet.stores.core.status import (
     INSERT,
     MISSING,
     NO_MEMORY,
+    READ,
     UNPROVEN,
     UPDATE,
 )
@@ -351,6 +352,8 @@ class Swarm(HashStore):
             way.looks = self.have_memory(key, mode, way.wanted, way.count, way.looks)
         elif outcome == AGAIN:
             way.again(attempt)
+            if mode == READ and self.pool.numbers.number < 0:
+                self.pool.numbers.take(self.parameters.writers, waits=False)
         elif outcome == NO_NUMBER:
             self.pool.numbers.take(self.parameters.writers)
         else:
@@ -364,12 +367,15 @@ class Swarm(HashStore):
             self.finder.prefetch(key)
 
     def get_once(self, key: bytes, attempt: int, at: int) -> Any:
-        """1 round trip if the place is remembered, else 2."""
+        """1 round trip if the place is remembered, else 2. A client without a writer number that
+        meets a change which is not over takes one, if one is free, and ends the change."""
         register = self.register
         self.finder.attend()
         if self.finder.recall(register, key, at):
             outcome = register.protocol.read()
             self.finder.note_read(register, outcome, at)
+            if register.max_register.is_open and not attempt:
+                return UNPROVEN
             if outcome == DONE:
                 # The next value is probably as long as this one.
                 self.glances = self.unpinned and register.place.length != 0
@@ -387,6 +393,8 @@ class Swarm(HashStore):
         at = self.finder.remember_register(key)
         outcome = register.protocol.read()
         self.finder.note_read(register, outcome, at)
+        if register.max_register.is_open and not attempt:
+            return UNPROVEN
         if outcome == DONE:
             return register.protocol.result
         if outcome == DELETED:
