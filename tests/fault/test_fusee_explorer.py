@@ -52,7 +52,7 @@ def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> 
 def test_fusee_holds_with_five_replicas() -> None:
     report = explored("fusee", 100, 5, 4, clients=4, crashes=2)
     assert report.failures == ()
-    assert report.node_failures > (report.schedules if COMPILED else 0)
+    assert report.node_failures > (report.schedules // 2 if COMPILED else 0)
 
 
 def test_stage_has_room_for_many_clients_and_replicas() -> None:
