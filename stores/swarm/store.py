@@ -423,7 +423,12 @@ class Swarm(HashStore):
         if idle:
             self._settle_idle()
             if len(idle) > IDLE_MAX:
-                self.allocator.await_period(idle[0][3], self.register.place.node)
+                try:
+                    self.allocator.await_period(idle[0][3], self.register.place.node)
+                except NodeFailed as error:
+                    # The write is done, and on a lost node there is no memory to wait for.
+                    if not self.tables.outlived(self.within, error.node):
+                        raise
                 self._settle_idle()
 
     def _settle_idle(self) -> bool:
