@@ -14,11 +14,12 @@ Words (control segment), 16 bytes for each number
     8    clock    above every timestamp that was used with this number (unique_ids.py)
 
 Steps of `holder`
-    word -> CLAIMED         a client that wants the number claims it, outside of operations
+    word -> its word        a client takes a number that nobody has, or whose holder is gone
+    word -> CLAIMED         a client claims a number whose holder may be in an operation
     CLAIMED -> its word     that client has the number, once no operation of an earlier holder runs
     CLAIMED -> word         that client gives its claim up, as the holder stands still; the time in
                             the word becomes that of now, so others take another number first
-    word -> CLAIMED, back   in an operation, a client does what only the number's holder may do, and
+    word -> its word, back  in an operation, a client does what only the number's holder may do, and
                             finds that the holder is gone (`keep`)
     word -> LEFT            the holder has taken a lower number
 
@@ -27,8 +28,8 @@ left, and has no operation. If its word is not CLAIMED, nobody else has had the 
 is a word that names nobody: the client's slot, and incarnation 0.
 
 Rule. The holder may use its number in an operation if, pinned, it finds DROPS as it was when it
-looked at the word last, or finds its word there (`held`). A client that claims a number whose
-holder is not gone counts DROPS up, closes a period, and waits until the holder is not pinned in
+looked at the word last, or finds its word there (`held`). A client that claims a number counts
+DROPS up, closes a period, and waits until the holder is not pinned in
 that period any more. An operation of the holder that pins later finds another DROPS, looks at the
 word, and is told that the number is lost. A holder that stands still in an operation for a lease is
 recovered or fenced, as everywhere (membership.py). If the word was CLAIMED, the holder before that
@@ -58,7 +59,6 @@ from limpet.shm.endpoint.layout import (
     DROPS,
     WRITER_NUMBER_SIZE,
     WRITER_NUMBERS,
-    WRITER_NUMBERS_COUNT,
     slot_address,
 )
 from limpet.shm.endpoint.slots import (
@@ -159,13 +159,6 @@ class WriterNumbers:
         """Whether the holder with this word is gone, and has left what it had to the next one."""
         return word != 0 and not word & CLAIMED and self._is_gone(word)
 
-    def number_of(self, ident: int) -> int:
-        """The number that the client with this id has, or had last; NONE: nobody knows of one."""
-        for number, word in enumerate(self.words(WRITER_NUMBERS_COUNT)):
-            if word and not word & CLAIMED and word & HOLDER_MASK == ident:
-                return number
-        return NONE
-
     def take(self, limit: int, waits: bool = True) -> None:
         """Have a number below `limit`. Outside of operations. It may have to wait until another
         client's operation has ended, or for HOLD_MS; if not `waits`, only one is taken that no
@@ -179,15 +172,15 @@ class WriterNumbers:
         """In an operation: keep this number from other clients until `let_go`, if its holder is
         gone: the word for `let_go`; 0: it is not, or another client was faster."""
         word: int = self.endpoint.load(number_address(number))
-        if self.is_left(word) and self._change(number, word, self._mine() | CLAIMED):
+        if self.is_left(word) and self._change(number, word, self._mine()):
             return word
         return 0
 
     def let_go(self, number: int, word: int) -> None:
         """End `keep`, which has returned this word."""
-        claim = self.endpoint.load(number_address(number))
-        if claim & CLAIMED and claim & HOLDER_MASK == self.client.ident:
-            self._change(number, claim, word)
+        mine = self.endpoint.load(number_address(number))
+        if not mine & CLAIMED and mine & HOLDER_MASK == self.client.ident:
+            self._change(number, mine, word)
 
     # ---- taking a number ------------------------------------------------------------------------
 
@@ -212,12 +205,13 @@ class WriterNumbers:
         """Claim a number; None: all have been taken just now, or another client was faster."""
         number, word = self._choose(limit, waits)
         mine = self._mine()
-        if number < 0 or not self._change(number, word, mine | CLAIMED):
-            return None
-        # CRASH(number-claimed): the next client of the number waits until all operations are over.
         is_ours = word & HOLDER_MASK == self.client.ident
+        is_free = not word & CLAIMED and (word == 0 or is_ours or self._is_gone(word))
+        if number < 0 or not self._change(number, word, mine if is_free else mine | CLAIMED):
+            return None
         epoch, slot = NONE, NONE
-        if word & CLAIMED or not (word == 0 or is_ours or self.is_left(word)):
+        if not is_free:
+            # CRASH(number-claimed): the next client of the number waits until all operations end.
             self.endpoint.faa(DROPS, 1)
             # ORDER: pins are looked at after DROPS has changed: a client pins before it looks.
             epoch = self.grace.close_period()
@@ -252,23 +246,13 @@ class WriterNumbers:
 
     def _is_over(self, claim: Claim) -> bool:
         """Go on with our claim; whether we have its number now."""
-        left = [
-            laggard
-            for laggard in self.grace.laggards(claim.epoch)
-            if claim.slot in (NONE, laggard.slot) and not self.membership.ours(laggard.slot)
-        ]
-        if claim.epoch != NONE and left:
-            self.membership.progress()
-            for laggard in left:
-                # It may still be pinned: we look again.
-                self.membership.hurry(laggard, "a writer number")
-            if self.membership.now() > claim.until_s:
-                self.claim = None
-                after = claim.word & ~(TAKEN_MASK << HOLDER_BITS) | self._now() << HOLDER_BITS
-                self._change(claim.number, claim.mine | CLAIMED, after)
-            return False
+        if claim.epoch != NONE:
+            left = self._left(claim)
+            if left:
+                self._hurry(claim, left)
+                return False
         self.claim = None
-        if not self._change(claim.number, claim.mine | CLAIMED, claim.mine):
+        if claim.epoch != NONE and not self._change(claim.number, claim.mine | CLAIMED, claim.mine):
             return False
         if self.number >= 0 and self.owner == self.client.ident:
             # It is too great for this store. Verbs that a remote client has sent may land late.
@@ -280,6 +264,24 @@ class WriterNumbers:
         self.clock.begin(number_address(claim.number) + 8)
         self.number, self.word, self.owner = claim.number, claim.mine, self.client.ident
         return True
+
+    def _left(self, claim: Claim) -> list[Any]:
+        """The pins of clients for which our claim waits."""
+        return [
+            laggard
+            for laggard in self.grace.laggards(claim.epoch)
+            if claim.slot in (NONE, laggard.slot) and not self.membership.ours(laggard.slot)
+        ]
+
+    def _hurry(self, claim: Claim, left: list[Any]) -> None:
+        self.membership.progress()
+        for laggard in left:
+            # It may still be pinned: we look again.
+            self.membership.hurry(laggard, "a writer number")
+        if self.membership.now() > claim.until_s:
+            self.claim = None
+            after = claim.word & ~(TAKEN_MASK << HOLDER_BITS) | self._now() << HOLDER_BITS
+            self._change(claim.number, claim.mine | CLAIMED, after)
 
     def _change(self, number: int, word: int, after: int) -> bool:
         return bool(self.endpoint.cas(number_address(number), word, after) == word)

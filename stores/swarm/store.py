@@ -34,6 +34,7 @@ An INSERT makes its register first, so that it is written when the index is read
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import numpy as np
@@ -423,12 +424,9 @@ class Swarm(HashStore):
         if idle:
             self._settle_idle()
             if len(idle) > IDLE_MAX:
-                try:
+                # The write is done, and on a lost node there is no memory to wait for.
+                with contextlib.suppress(NodeFailed):
                     self.allocator.await_period(idle[0][3], self.register.place.node)
-                except NodeFailed as error:
-                    # The write is done, and on a lost node there is no memory to wait for.
-                    if not self.tables.outlived(self.within, error.node):
-                        raise
                 self._settle_idle()
 
     def _settle_idle(self) -> bool:
