@@ -59,6 +59,7 @@ from limpet.shm.endpoint.layout import (
     DROPS,
     WRITER_NUMBER_SIZE,
     WRITER_NUMBERS,
+    WRITER_NUMBERS_COUNT,
     slot_address,
 )
 from limpet.shm.endpoint.slots import (
@@ -158,6 +159,13 @@ class WriterNumbers:
     def is_left(self, word: int) -> bool:
         """Whether the holder with this word is gone, and has left what it had to the next one."""
         return word != 0 and not word & CLAIMED and self._is_gone(word)
+
+    def number_of(self, ident: int) -> int:
+        """A number that names the client with this id; NONE: there is none."""
+        for number, word in enumerate(self.words(WRITER_NUMBERS_COUNT)):
+            if word and not word & CLAIMED and word & HOLDER_MASK == ident:
+                return number
+        return NONE
 
     def take(self, limit: int, waits: bool = True) -> None:
         """Have a number below `limit`. Outside of operations. It may have to wait until another

@@ -43,6 +43,7 @@ def test_a_number_stays_with_its_client_and_goes_to_the_next_one_with_its_clock(
     for client in (first, second, first):
         client.numbers.take(4)
     assert (held(first), held(second)) == (0, 1)
+    assert first.numbers.number_of(second.client_id) == 1
     used = second.numbers.clock.after(1 << 40)
     second.close()
     heir = pools.again(pool)
