@@ -134,7 +134,8 @@ def kill(
     """Kill the client of a slot, and wait until it is dead; how long that took from the last look
     at the client, in ns. 0: it is not possible, or the client got on: its pin and its progress word
     are others than these that were `seen`."""
-    endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
+    endpoint, pid = membership.endpoint, membership.pid(word)
+    locks = membership.locks if membership.watcher.locks_tell else None
     at = slot_address(slot)
     looked_ns = 0
 

@@ -378,7 +378,9 @@ class Membership:
     def activity(self, slot: int) -> tuple[int, int]:
         """The pin and the progress word of a slot's client: one of them changes if it gets on."""
         at = slot_address(slot)
-        return self.endpoint.load(at + slots.PIN), self.endpoint.load(at + slots.PROGRESS)
+        progress = self.endpoint.load(at + slots.PROGRESS)
+        # ORDER: the pin last: a client that is fenced for it has it until then.
+        return self.endpoint.load(at + slots.PIN), progress
 
     def lives(self, ident: int) -> bool:
         """Whether the client `ident` has its slot, and no client has found it dead."""
@@ -466,6 +468,9 @@ class Membership:
     def end_if_still(self, key: str, laggard: Pinned, what: str) -> bool:
         """`end`, if the client `stands_still`; whether it is provably dead."""
         seen = self.activity(laggard.slot)
+        if seen[0] != laggard.pin:
+            # We may have been paused since its pin was read, and for longer than a lease.
+            return False
         return self._stands_still(key, laggard, seen) and self.end(
             laggard.slot, laggard.word, what, seen
         )

@@ -29,5 +29,7 @@ class SimulatedProcesses(Watcher):
         timeout_ms: int = 10_000,
         sure: Callable[[], bool] = lambda: True,
     ) -> bool:
+        if not sure():
+            return False
         self.end(pid)
         return True
