@@ -86,7 +86,8 @@ def close_handle(
     When the process ends with a thread inside, only the life lock goes.
     """
     ours = pid == os.getpid()
-    if ours and not (not endpoint.begin() if leaving.waits else endpoint.begin_last()):
+    # `begin` is true, and has entered nothing, of a remote client that has lost the control server.
+    if ours and not (leaving.waits and not endpoint.begin()) and not endpoint.begin_last():
         return
     try:
         if ours:

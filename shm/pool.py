@@ -50,6 +50,7 @@ from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.inside import is_over
 from limpet.shm.endpoint.layout import (
     CATALOGUE_ENTRY_SIZE,
+    CONTROL_NODE,
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
@@ -63,6 +64,7 @@ from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
     ClientError,
     CoherenceError,
+    LimpetError,
     NodeFailed,
     ParameterError,
     PoolClosed,
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("limpet")
 
 OPEN_TIMEOUT_S: Final = 2.0
+SUCCESSOR_S: Final = 20.0
+"""How long a remote client waits for the successor of a control server."""
 NO_STATE: Final = (1 << 64) - 1
 
 _identity_lock = threading.Lock()
@@ -227,6 +231,8 @@ class PoolCore:
         if control.remote:
             self.membership.make_heart = parse_url(self.url).heart_class
             self.membership.heart = self.membership.make_heart()
+            endpoint: Any = self.endpoint
+            self.client.lasting.tell_loss = endpoint.tell_loss
         else:
             self._locks = self.membership.locks = LifeLocks(control.descriptor, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
@@ -490,8 +496,9 @@ class PoolCore:
             agree(self.endpoint, self.membership.here.boot, time_shift_s())
 
     def _rejoin(self) -> None:
-        """Join as a new client; called in a forked child before its first operation, and of a
-        handle that has no client. PoolClosed: it was closed."""
+        """Join as a new client; called in a forked child before its first operation, of a handle
+        that has no client, and of a remote one that has lost the control server: then it waits for
+        a successor. PoolClosed: it was closed."""
         if self.closed and self._adopted == os.getpid():
             raise PoolClosed(f"{self.url}: this handle was closed; open the pool again")
         if self._adopted != os.getpid() and self._is_inside():
@@ -499,8 +506,25 @@ class PoolCore:
                 f"{self.url}: this process was forked in the midst of an operation of its parent, "
                 "and has not left it yet"
             )
-        with descriptors_needed(self.url):
-            uninterrupted(self._rejoin_once)
+        deadline = time.monotonic() + SUCCESSOR_S
+        while True:
+            try:
+                with descriptors_needed(self.url):
+                    uninterrupted(self._rejoin_once)
+                return
+            except LimpetError as error:
+                if not self._is_over():
+                    raise
+                if time.monotonic() >= deadline or threads.ending:
+                    raise NodeFailed(
+                        CONTROL_NODE, f"no server has taken it over: {error}"
+                    ) from error
+            time.sleep(0.1)
+
+    def _is_over(self) -> bool:
+        """Whether our client has lost the control server, and may find another one."""
+        endpoint: Any = self.endpoint
+        return self.mapped.segments[-1].remote and bool(endpoint.over)
 
     def _is_inside(self) -> bool:
         """In a forked child: whether its thread is in an operation that its parent has begun."""
@@ -513,7 +537,8 @@ class PoolCore:
 
     def _rejoin_once(self) -> None:
         with _identity_lock:
-            if self._adopted == os.getpid():
+            over = self._is_over()
+            if self._adopted == os.getpid() and not over:
                 # Another thread was first, and may be inside an operation by now; or this is an
                 # operation of an exit handler, or a destructor, after ours.
                 if threads.ending and not self.client.ident:
@@ -521,7 +546,13 @@ class PoolCore:
                 return
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
-            elif self._pid != os.getpid():
+            elif over or self._pid != os.getpid():
+                if over:
+                    # ORDER: the thread of the lease does not see half of the connections.
+                    self.membership.heart.stop()
+                    self.membership.heart.join()
+                    remote: Any = self.endpoint
+                    remote.follow()
                 self.endpoint.guard(0, 0)
                 self.membership.forked()
                 self.allocator.forget()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from limpet.cli.common import any_owner, pool_argument
+from limpet.shm.errors import ParameterError
 from limpet.shm.net.backend import parse_address, require_compiled
 from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
 
@@ -22,12 +23,16 @@ from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
               show_default=True, help="Connections at a time.")  # fmt: skip
 @click.option("--node", "served", type=int, multiple=True, metavar="NUMBER",
               help="Serve only this memory node; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--control", default="", metavar="net://HOST:PORT/NAME",
+@click.option("--control", default="", metavar="net[+etcd]://HOST:PORT/NAME",
               help="The pool of which these nodes are away from its control segment, and the "
               "server that has that. The nodes are made at the first start.")  # fmt: skip
+@click.option("--membership", default="", metavar="etcd://HOST:PORT[,HOST:PORT]",
+              help="One of the pool's servers with this option has the control segment; when it is "
+              "gone, another one takes that over. Clients open net+etcd://.")  # fmt: skip
 def serve(
-    url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...], control: str
-) -> None:
+    url: str, listen: str, secret_file: str, clients: int, served: tuple[int, ...], control: str,
+    membership: str,
+) -> None:  # fmt: skip
     """Serve the memory nodes of a pool of this host over a network, until it is interrupted.
 
     Clients open net://ADDR:PORT/NAME, with the same secret in the file LIMPET_SECRET_FILE. The pool
@@ -35,12 +40,18 @@ def serve(
     network: what goes over it is not encrypted.
     """
     host, port = parse_address(listen)
+    if membership and (served or control):
+        raise ParameterError(
+            "--membership is for servers of the control segment and all nodes of their host; write "
+            "--control net+etcd://... for one of nodes that are away"
+        )
     require_compiled()
     from limpet.shm.net.server import Server
 
     server = Server(
         url, host, port, read_secret(secret_file),
         clients=clients, served=served, any_owner=any_owner(), control=control,
+        membership=membership,
     )  # fmt: skip
 
     def stop(*_: Any) -> None:
@@ -51,5 +62,8 @@ def serve(
     nodes = ", ".join(map(str, sorted(server.served)))
     what = f"nodes {nodes}" if nodes else "its control segment"
     address = f"net://{host}:{server.port}/{server.name}"
-    click.echo(f"serving {server.url}, {what}, at {address}")
+    if membership and (other := server.entry.other()):
+        click.echo(f"standing by for {server.url}, which {other.partition(' ')[0]} serves")
+    if server.stand_by():
+        click.echo(f"serving {server.url}, {what}, at {address}")
     server.run()

@@ -4,6 +4,7 @@
     file:///DIR                     file.py
     dax:///dev/dax0.0,/dev/dax1.0   dax.py
     net://HOST:PORT/NAME            net/backend.py, imported when it is first named
+    net+etcd://HOST:PORT/NAME       the same
 
 A backend of one's own is registered with `register`, in every process that opens such a pool.
 """
@@ -52,6 +53,8 @@ def parse_url(url: str) -> Location:
     if not isinstance(url, str):
         raise ParameterError(f"a pool's URL is text such as 'shm://demo', not {url!r}")
     scheme, separator, rest = url.partition("://")
+    if scheme == "net+etcd":
+        scheme = "net"  # whose servers etcd knows
     if scheme == "net" and scheme not in _BACKENDS:
         register(late("limpet.shm.net.backend").Servers)
     kind = _BACKENDS.get(scheme) if separator else None

@@ -85,6 +85,8 @@ from limpet.shm.endpoint.layout import DROPS, REMOTES, slot_address
 from limpet.shm.endpoint.slots import CHANGES, LOCKED, PARKED, PIN, REMOTE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Pinned
     from limpet.shm.clients.membership import Membership
@@ -104,6 +106,9 @@ class LastingPin:
         """The copies of control words, by address."""
         self.lasts = False
         """Whether the client is pinned since then, and has not given the pin up."""
+        self.tell_loss: Callable[[], None] = lambda: None
+        """Raises ClientError, once to each thread, if this client follows one of this handle that
+        was lost with its server, and may have held locks of that thread; set by the pool."""
 
     def join(self) -> None:
         """The client has a slot: say there that it is remote."""
@@ -120,6 +125,7 @@ class LastingPin:
 
     def begin(self) -> None:
         """Have a pin for the operation that begins: the one that lasts, or a new one."""
+        self.tell_loss()
         if not self.lasts or not self._is_young():
             self.give_up()
             # ORDER: before the pin.
@@ -145,6 +151,7 @@ class LastingPin:
 
     def give_up(self) -> None:
         """Unpin, outside of an operation. ClientError: the client was declared dead."""
+        self.tell_loss()
         if self.lasts:
             self.client.unpin()
 

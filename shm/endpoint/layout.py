@@ -34,6 +34,7 @@ Control segment, offsets in bytes
     4488         gate_beat: word; goes up while that process lives
     4544         ledger: word; 0 here. In the ledger of a data server, which has this layout: its id
                  (net/ledger.py)
+    4552         server: word; counts takings of the control segment by servers (net/etcd.py)
     4608         node places: 256 words; of a node on another host, the address of its server
     6656         writer numbers: 64 times two words (writer_numbers.py)
     8192         node states: 256 words (states.py)

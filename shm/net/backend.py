@@ -3,11 +3,15 @@
 A pool is made and destroyed on the hosts of its memory (`limpet serve`); this location only opens
 it. The first server has the control segment; each of the others some nodes. The secret that servers
 and clients share is in the file that LIMPET_SECRET_FILE names.
+
+`net+etcd://HOST:PORT,HOST:PORT/NAME`: the same, where these are members of etcd, which knows the
+servers (etcd.py). A handle that has lost the control server looks for its successor.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import threading
@@ -22,19 +26,24 @@ from limpet.shm.endpoint.fabric import BUILD, Endpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_LEDGERS, NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolIncomplete
+from limpet.shm.late import late
 from limpet.shm.net.wire import read_secret
 
 if BUILD == "compiled":
-    from limpet.shm.net.link import Link, RemoteNode
+    from limpet.shm.net.link import CONNECT_S, Link, RemoteNode
     from limpet.shm.net.remote import RemoteEndpoint
 else:
     RemoteEndpoint = Endpoint  # `require_compiled` refuses before one is used
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from limpet.shm.backends.backend import Plan, SegmentPlace, Usage
     from limpet.shm.backends.numa import NodeOptions
 
 VARIABLE: Final = "LIMPET_SECRET_FILE"
+FOLLOW_S: Final = 2.0
+"""How long a server that may be the successor of a lost one may take for each step of an answer."""
 _SERVER: Final = re.compile(r"([A-Za-z0-9_.-]+):([0-9]{1,5})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.,-]{1,200}")
 
@@ -120,7 +129,8 @@ def _rest(membership: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Servers(Location):
-    """The pool `name` behind `servers`."""
+    """The pool `name` behind `servers`; or behind those that etcd knows, `members` of which are
+    given."""
 
     scheme: ClassVar[str] = "net"
     example: ClassVar[str] = "net://HOST:PORT/NAME"
@@ -129,6 +139,7 @@ class Servers(Location):
 
     servers: tuple[tuple[str, int], ...]
     name: str
+    members: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def parse(cls, url: str, rest: str) -> Location:
@@ -138,11 +149,23 @@ class Servers(Location):
         servers = tuple(map(parse_address, addresses.split(",")))
         if len(set(servers)) < len(servers):
             raise ParameterError(f"{url!r} names a server twice")
-        return cls(servers, name)
+        return cls((), name, servers) if url.startswith("net+etcd:") else cls(servers, name)
 
     @property
     def url(self) -> str:
-        return f"net://{','.join(f'{host}:{port}' for host, port in self.servers)}/{self.name}"
+        scheme = "net+etcd" if self.members else "net"
+        given = ",".join(f"{host}:{port}" for host, port in self.members or self.servers)
+        return f"{scheme}://{given}/{self.name}"
+
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """Of the servers, that of the control segment first. PoolNotFound: etcd knows none; also
+        LimpetError: it does not answer."""
+        if not self.members:
+            return self.servers
+        found: Sequence[tuple[str, int]] = late("limpet.shm.net.etcd").addresses(
+            self.members, self.name
+        )
+        return found
 
     def open_remote(self) -> tuple[list[Any], Any, bytes]:
         require_compiled()
@@ -151,16 +174,27 @@ class Servers(Location):
             raise ParameterError(
                 f"{self}: {VARIABLE} has to name the file with the secret of its servers"
             )
-        secret = read_secret(path)
-        links: list[Any] = []
+        links = self._links(read_secret(path), CONNECT_S)
         try:
-            for host, port in self.servers:
-                links.append(Link(host, port, self.name, secret))
             return _opened(links)
         except BaseException:
             for link in links:
                 link.close()
             raise
+
+    def _links(self, secret: bytes, patience_s: float) -> list[Any]:
+        """Connections to all servers."""
+        links: list[Any] = []
+        try:
+            for host, port in self.addresses():
+                links.append(Link(host, port, self.name, secret, patience_s))
+        except BaseException:
+            for link in links:
+                link.close()
+            raise
+        if self.members:
+            links[0].successors = functools.partial(self._links, secret, FOLLOW_S)
+        return links
 
     def _elsewhere(self) -> NoReturn:
         raise ParameterError(

@@ -5,8 +5,9 @@ In a pool of which no node is away there is nobody to tell, so a client that is 
 DYING at once: all servers look at its slot.
 
 There is one such server of a pool with nodes that are away, since what it has begun is not in
-shared memory (invariant 3). It has a lock (`claim`), which the kernel drops when it dies. A data
-server has one on its ledger: when it notes an eviction, no other process is in a phase there.
+shared memory (invariant 3). It has a lock (`claim`), which the kernel drops when it dies; or etcd
+and a word choose it (etcd.py). A data server has one on its ledger: when it notes an eviction, no
+other process is in a phase there.
 
 The loop of the server calls `look`, and all else that changes what is here; threads send WORDS, and
 leave their answers in a list. One thread at a time tells a data server. WORDS that it has begun to
@@ -35,7 +36,7 @@ from limpet.shm.endpoint.layout import (
     SLOT_SIZE,
     SLOTS_USED,
 )
-from limpet.shm.endpoint.slots import DYING, STATE_BELOW, STATE_SHIFT
+from limpet.shm.endpoint.slots import DYING, LIVE, LOCKED, REMOTE, STATE_BELOW, STATE_SHIFT
 from limpet.shm.endpoint.states import (
     EXCLUDED,
     FAILED,
@@ -69,12 +70,14 @@ def dying(word: int) -> int:
     return DYING << STATE_SHIFT | word & STATE_BELOW
 
 
-def claim(control: Any) -> int:
+def claim(control: Any, shared: bool = False) -> int:
     """A descriptor that holds the lock of the one server, as long as it is open. `control`: the
-    control segment, or the ledger of a data server. ParameterError: another one has it."""
+    control segment, or the ledger of a data server. `shared`: with those of which another word lets
+    one work at a time (etcd.py). ParameterError: another one has it."""
     fd = liveness.describe(control.fd)
     try:
-        liveness.request(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, LOCK, 1)
+        kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+        liveness.request(fd, fcntl.F_OFD_SETLK, kind, LOCK, 1)
     except OSError as error:
         os.close(fd)
         if error.errno not in liveness.IN_THE_WAY:
@@ -149,6 +152,14 @@ class Evictions:
             self.due.setdefault(place, set()).add(key)
         self._end_if_told(key)
         self.look()
+
+    def begin_all(self) -> None:
+        """Evict all remote clients: their connections were those of another server."""
+        used = self.endpoint.load(SLOTS_USED)
+        for slot in range(CLIENT_SLOTS, CLIENT_SLOTS + SLOT_SIZE * used, SLOT_SIZE):
+            word = self.endpoint.load(slot)
+            if word >> STATE_SHIFT == LIVE and self.endpoint.load(slot + LOCKED) == REMOTE:
+                self.begin(slot, word)
 
     def _end_if_told(self, key: Key) -> None:
         if key in self.pending and not self.pending[key]:

@@ -64,7 +64,8 @@ Steps of an eviction, begun by the loss of a client's connection, or by another 
 
 Crash states
     the control server, in 1-3    the slot is LIVE; some data servers refuse the client. Its lease
-                                  ends, as its beats do, and another client has it evicted anew
+                                  ends, as its beats do, and another client has it evicted anew;
+                                  or the server's successor has
     a data server, at any step    the ledger has the word or not; without its answer step 3 goes on
     it makes the ledger           as a half-created pool: the next start removes it
     it makes a node               an incomplete segment, or a whole one that was not enrolled. As
@@ -73,10 +74,11 @@ Crash states
                                   while the node is in service: `limpet fail-node`, and then
                                   `limpet replace-node`, give the node new memory there
 
-Limits. The control server is a single point: without it no client goes on, and none is evicted. A
-client that has the secret is trusted; a word of a slot is never taken from a client, but asked for
-at the control server, so one that is confused harms only itself. Incarnations do not wrap in a
-ledger: 2^36 clients of one slot.
+Limits. Without the control server no client goes on, and none is evicted; another one takes its
+place only with etcd, and while the memory of the control segment lives (etcd.py). A client that has
+the secret is trusted; a word of a slot is never taken from a client, but asked for at the control
+server, so one that is confused harms only itself. Incarnations do not wrap in a ledger: 2^36
+clients of one slot.
 """
 
 from __future__ import annotations
@@ -340,7 +342,7 @@ class Ledger:
 
     def _ask(self, ident: int, served: Collection[int], address: str) -> tuple[Any, bytes]:
         """ENROL: the superblock of the control segment, and WORDS."""
-        host, port = self.control.servers[0]
+        host, port = self.control.addresses()[0]
         link = late("limpet.shm.net.link").Link(
             host, port, self.control.name, self.secret, TELL_S, b"node"
         )

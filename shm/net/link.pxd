@@ -51,6 +51,7 @@ cdef class Link:
     cdef int pid
     cdef public bint ordered
     cdef bint judged
+    cdef public object successors
     cdef readonly double patience_s
     cdef bytes side
     cdef Link control

@@ -84,7 +84,8 @@ cdef class Link:
     it is lost. `pid`: the process whose connection it is. `ordered`: whether writes that were not
     posted may not be done yet. `judged`: the server of the control segment was asked about it.
     `control`: the link to that server, once this one is an endpoint's; it has a beat each `beat_s`
-    while an answer is waited for."""
+    while an answer is waited for. `successors`: of the link to that server, connects to all servers
+    anew when it is lost; or None."""
 
     def __init__(self, host, port, name, secret, patience_s=CONNECT_S, side=b"client"):
         self.patience_s = patience_s
@@ -330,12 +331,19 @@ cdef class RemoteNode:
         self.size = size
         self.bytes_ = size
         self.generation = generation
-        self.link = next((link for link in links if serves(link, index)), None)
-        self.name = f"{links[0].where} {'control' if index == CONTROL_NODE else f'node {index}'}"
+        self.follow()
 
     @property
     def map(self):
         return self
+
+    def follow(self):
+        """Use the servers that `links` leads to by now."""
+        self.link = next((link for link in self.links if serves(link, self.index)), None)
+        self.name = (
+            f"{self.links[0].where} "
+            f"{'control' if self.index == CONTROL_NODE else f'node {self.index}'}"
+        )
 
     def sibling(self, index, size, generation):
         """Another node of the same pool."""

@@ -17,6 +17,9 @@ cdef class RemoteEndpoint(Endpoint):
     cdef public dict copies
     cdef object lock
     cdef int pid
+    cdef readonly bint over
+    cdef u64 lives
+    cdef object told
     cdef list nodes
     cdef dict state_of
     cdef list links

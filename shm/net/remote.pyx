@@ -27,6 +27,11 @@ Failures
       server for good: NodeFailed for its nodes, and if it has the control segment, for every verb.
       If changes were not answered, the error says that their outcome is unknown. Nothing is sent a
       second time.
+    - If etcd knows the servers (etcd.py), a lost control server ends only the client, `over`: the
+      next operation connects to all servers anew (`follow`), and the handle joins as a new client,
+      as in a forked child. The old one is evicted by the successor, or by the handle, and with it
+      locks and the like are others'. So each thread that has used the handle before has an error:
+      the NodeFailed of its operation, or a ClientError in place of its next one (`tell_loss`).
     - If a server is lost that does not have the control segment, the one that has it is asked
       (JUDGE). Only if that has no answer of it either, the nodes count as lost. Else this client
       alone is cut off: it ends all its connections, and is recovered as after a kill.
@@ -50,6 +55,7 @@ Copies of control words, and the pin that lasts: clients/lasting.py.
 import contextlib
 from array import array
 import os
+import sys
 import threading
 import time
 import weakref
@@ -70,15 +76,20 @@ from limpet.shm.errors import (
     LimpetError,
     NodeFailed,
     ParameterError,
+    PoolNotFound,
     StoreFull,
 )
-from limpet.shm.net.link import AGAIN, Lost
+from limpet.shm.net.link import AGAIN, Lost, serves
 
 cdef u64 CONTROL = <u64>CONTROL_NODE << 40
 cdef u64 OFFSET_MASK = (<u64>1 << 40) - 1
 cdef enum:
     CHUNK = 32 << 10  # bytes of a long read or write that are one verb
 SLEEP_MAX_S = 0.005
+LEFT = (
+    "the server of the control segment was lost, and this client with it: what it held, as locks, is "
+    "others' by now; the next call goes on as another client"
+)
 
 _endpoints = weakref.WeakSet()
 
@@ -122,6 +133,7 @@ cdef class RemoteEndpoint(Endpoint):
         self.deferred = []
         self.posted = {}
         self.images = []
+        self.told = threading.local()
         memset(self.down, 0, sizeof(self.down))
         memset(self.gone, 0, sizeof(self.gone))
         memset(self.marked, 0, sizeof(self.marked))
@@ -482,6 +494,9 @@ cdef class RemoteEndpoint(Endpoint):
         for index in nodes:
             self.down[index] = self.gone[index] = True
         why = link.failure if link.failure.endswith(AGAIN) else link.failure + AGAIN
+        if control.failure and control.successors is not None:
+            why = link.failure.removesuffix(AGAIN)
+            return NodeFailed(CONTROL_NODE, f"{why}; the next call looks for its successor")
         if link is self.links[0]:
             return NodeFailed(CONTROL_NODE, f"{why} when the server is back")
         return NodeFailed(nodes[0] if nodes else CONTROL_NODE, why)
@@ -507,6 +522,74 @@ cdef class RemoteEndpoint(Endpoint):
                     )
         return 0
 
+    cpdef bint begin(self) except -1:
+        """As of `Endpoint`. True also: the control server is lost, and may have a successor."""
+        cdef Link control
+        if Endpoint.begin(self):
+            return True
+        if not self.over and self.links:
+            control = self.links[0]
+            # ORDER: no other thread is inside; it stays so until `adopted`.
+            self.over = bool(control.failure) and control.successors is not None
+        if self.over:
+            Endpoint.end(self)
+        return self.over
+
+    def adopted(self):
+        Endpoint.adopted(self)
+        self.lives += self.over
+        self.over = False
+
+    def tell_loss(self):
+        """ClientError, once to each thread: the client that it has used before was lost."""
+        if not self.links or (<Link>self.links[0]).successors is None:
+            return
+        known = getattr(self.told, "lives", None)
+        if known != self.lives:
+            self.told.lives = self.lives
+            if known is not None:
+                raise ClientError(LEFT)
+
+    def follow(self):
+        """Have connections to the servers of now, for a client that has no slot. Raises as
+        `limpet.open` does: there is no successor yet."""
+        cdef Link control = self.links[0]
+        cdef Link link
+        cdef RemoteNode node = self.nodes[CONTROL_NODE]
+        nodes = [each for each in self.nodes if each is not None]
+        with self.lock:
+            made = control.successors()
+            for link in node.links:
+                link.close()
+            uuid = control.superblock.uuid
+            self.links, node.links[:] = made[:1], made
+            if (<Link>made[0]).superblock.uuid != uuid or not serves(made[0], CONTROL_NODE):
+                for link in made:
+                    link.close()
+                raise PoolNotFound(f"{node.name}: it was destroyed, and is another pool by now")
+            self.deferred, self.images, self.error = [], [], None
+            self.posted.clear()
+            self.pid = this_process
+            self.let_beat(made[0])
+            for node in nodes:
+                link = node.link
+                node.follow()
+                self.down[node.index] = self.gone[node.index] = node.link is None
+                if node.link is None:
+                    link.judged = True
+                    node.link = link  # it is lost, and says so
+                elif node.link not in self.links:
+                    self.links.append(node.link)
+                    self.let_beat(node.link)
+            for node in nodes:
+                if node.index != CONTROL_NODE and not self.down[node.index]:
+                    try:
+                        self.expect(node.index, self.state_of[node.index])
+                    except NodeFailed:
+                        self.down[node.index] = self.gone[node.index] = True
+            # When the client gives this guard up, so do the servers its slot.
+            self.tell_guard(self.alive())
+
     def reconnect(self):
         """In a forked child: have connections of our own."""
         cdef RemoteNode node
@@ -514,6 +597,10 @@ cdef class RemoteEndpoint(Endpoint):
         self.deferred = []
         done = False
         try:
+            if (<Link>self.links[0]).successors is not None:
+                self.follow()
+                done = True
+                return
             for link in self.alive():
                 link.connect()
                 self.let_beat(link)
@@ -528,6 +615,7 @@ cdef class RemoteEndpoint(Endpoint):
         finally:
             if not done:
                 self.pid = 0  # the next verb tries again
+                self.over = (<Link>self.links[0]).successors is not None
 
     # ---- verbs with a result --------------------------------------------------------------------
 
@@ -904,6 +992,10 @@ cdef class RemoteEndpoint(Endpoint):
                 self.finish()
         finally:
             self.posted.clear()
+            if self.links and (<Link>self.links[0]).failure:
+                error = sys.exc_info()[1]
+                if isinstance(error, NodeFailed) and error.node == CONTROL_NODE:
+                    self.told.lives = self.lives + 1
             Endpoint.end(self)
         return 0
 

@@ -48,6 +48,8 @@ cdef class Server:
     cdef public object evictions
     cdef public bint tells
     cdef public int claimed
+    cdef public object entry
+    cdef public tuple own
     cdef public dict segments
     cdef public dict sessions
     cdef public Phases phases

@@ -34,6 +34,8 @@ that one lives (JUDGE). A thread connects to it as a client does: it lives if it
 the same pool. If it is another process than before, its memory is the same, so it was unreachable,
 and not lost.
 
+With `membership` one server of several has the control segment, and others stand by: etcd.py.
+
 Answers never wait for a peer: a client that does not take them is cut off when it has more phases
 under way than it may.
 """
@@ -84,6 +86,7 @@ from limpet.shm.errors import (
     ParameterError,
     PoolNotFound,
 )
+from limpet.shm.late import late
 from limpet.shm.net import wire
 from limpet.shm.net.backend import Servers, parse_address
 from limpet.shm.net.evictions import Evictions, claim, dying
@@ -145,7 +148,8 @@ class Session:
 class Server:
     """Serves the nodes of the pool at `url`, or only those in `served`, at an address of this host;
     port 0: any. `control`: the net:// URL of a pool of which these nodes are away from the control
-    segment; their memory is made if they have none yet. Raises as `limpet.open` does, and
+    segment; their memory is made if they have none yet. `membership`: the etcd:// URL by which one
+    of several servers becomes the control server. Raises as `limpet.open` does, and
     ParameterError for a pool that only mapped clients can use."""
 
     def __init__(
@@ -159,6 +163,7 @@ class Server:
         served: Collection[int] = (),
         any_owner: bool = False,
         control: str = "",
+        membership: str = "",
     ) -> None:
         check_whole("clients", clients, 1, wire.CLIENTS_MAX)
         self.url = canonical(url)
@@ -176,6 +181,10 @@ class Server:
         """The descriptor with the lock of the one server on a control segment, or ledger."""
         self.tells = False
         """Whether it has data servers to tell of evictions."""
+        self.entry: Any = None
+        """Its key in etcd, if it has one."""
+        self.own = (0, 0)
+        """What guards its own steps: SERVER and its number, once it has taken that (etcd.py)."""
         self._open(control, served)
         self.sessions: dict[int, Session] = {}
         self.phases = Phases()
@@ -191,7 +200,7 @@ class Server:
             self.endpoint.attach(CONTROL_NODE, self.control.map, self.control.size)
             self.listener = Listener(host, port)
             self.port = self.listener.port
-            self._begin()
+            self._begin(membership)
         except FabricError as error:
             self._unmap()
             raise ParameterError(f"no server can listen at {host}:{port}: {error}") from error
@@ -213,12 +222,14 @@ class Server:
             segments = opened
         self.segments = {(one.index, one.generation): one for one in segments}
 
-    def _begin(self) -> None:
-        """Be ready to serve."""
+    def _begin(self, membership: str) -> None:
+        """Be ready to serve, or to take the control segment over."""
+        if membership:
+            self._enter(late("limpet.shm.net.etcd").parse_endpoints(membership), True)
+            self.claimed = claim(self.control, shared=True)
+            return
         if self.ledger is None:
-            given = (self.endpoint, self.parameters, self.name, self.secret)
-            self.evictions = Evictions(*given)
-            self.tells = self.evictions.tells
+            self._begin_evictions()
             if self.tells:
                 self.claimed = claim(self.control)
             return
@@ -229,6 +240,70 @@ class Server:
         place_word(self.ledger.address)
         # ORDER: we listen, so from here on the control server can tell us of evictions.
         self.ledger.enrol()
+        if self.ledger.control.members:
+            self._enter(self.ledger.control.members, False)
+            self.entry.take()
+            self.entry.keep()
+
+    def _begin_evictions(self) -> None:
+        self.evictions = Evictions(self.endpoint, self.parameters, self.name, self.secret)
+        self.tells = self.evictions.tells
+
+    def _enter(self, members: Any, control: bool) -> None:
+        """Have a key in etcd, which is not made yet."""
+        address = f"{self.host}:{self.port}"
+        place_word(address)  # other hosts can reach it
+        self.entry = late("limpet.shm.net.etcd").Entry(
+            members, self.name, address, self.uuid, control
+        )
+
+    # ---- the control server, of several ---------------------------------------------------------
+
+    def stand_by(self) -> bool:
+        """Become the control server, as soon as there is no other one; False: `stop` came first.
+        Raises PoolNotFound when the pool is destroyed."""
+        if not self._waits_for_control():
+            return True
+        etcd, wait_s = late("limpet.shm.net.etcd"), 0.0
+        while not self._stopped:
+            for event in self.listener.domain.wait(wait_s):
+                if event.kind == wire.REQUEST:
+                    self.listener.reject(event.info)
+            self.listener.domain.let_handlers_run()
+            self._look()
+            with contextlib.suppress(etcd.NoEtcd):
+                if self._take(etcd.SERVER):
+                    return True
+            wait_s = etcd.STAND_BY_S
+        return False
+
+    def _waits_for_control(self) -> bool:
+        return self.entry is not None and self.ledger is None and not self.own[0]
+
+    def _take(self, at: int) -> bool:
+        """Become the control server, if there is none. `at`: the address of SERVER."""
+        # ORDER: before the key is made, so that the CAS fails if another server took over since.
+        before = self.endpoint.load(at)
+        if not self.entry.take():
+            return False
+        # A kill from here on: the key ends with its lease.
+        if self.endpoint.cas(at, before, before + 1) != before:
+            self.entry.drop()
+            return False
+        self.own = at, before + 1
+        self.endpoint.guard(*self.own)
+        self._begin_evictions()
+        self.evictions.begin_all()
+        self.entry.keep()
+        return True
+
+    def _is_replaced(self) -> bool:
+        """Whether another server has taken the control segment over."""
+        return self.own[0] > 0 and self.endpoint.load(self.own[0]) != self.own[1]
+
+    def _require_control(self) -> None:
+        if self._is_replaced():
+            raise ClientError(f"{self.url}: another server has taken over its control segment")
 
     def _require_servable(self, served: Collection[int]) -> None:
         parameters = self.parameters
@@ -251,11 +326,14 @@ class Server:
     # ---- the loop -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until `stop`. Raises PoolNotFound when the pool is destroyed."""
+        """Serve until `stop`. Raises PoolNotFound when the pool is destroyed, ClientError when
+        another server has taken its control segment over."""
         look = time.monotonic() + LOOK_S
         domain = self.listener.domain
         try:
+            self.stand_by()
             while not self._stopped:
+                self._require_control()
                 for event in domain.wait(JUDGE_LOOK_S if self._waits() else LOOK_S / 4):
                     self._handle(event)
                 while self.verdicts:
@@ -283,6 +361,9 @@ class Server:
             self._end(session)
         self.listener.close()
         self._unmap()
+        if self.entry is not None:
+            # ORDER: last: from here on another server may take over.
+            self.entry.drop()
 
     def _unmap(self) -> None:
         self.endpoint.detach()
@@ -301,6 +382,7 @@ class Server:
                 self._end(session)
 
     def _handle(self, event: Any) -> None:
+        self._require_control()
         if event.kind == wire.REQUEST:
             self._request(event.info)
         elif event.connection is not None:
@@ -356,7 +438,7 @@ class Server:
         """The client of this slot changes nothing any more. Unless it has left, others recover it,
         as after a kill of a mapped client."""
         slot, word = session.guarded
-        if slot:
+        if slot and not self._is_replaced():
             with contextlib.suppress(NodeFailed):  # the control segment is lost, and the pool
                 if self.ledger is not None:
                     self.endpoint.cas(slot, word, dying(word))
@@ -382,7 +464,10 @@ class Server:
         if not session.side and kind == wire.PROOF:
             self._welcome(session, body)
         elif kind == wire.ENROL and session.side == b"node" and self.evictions is not None:
-            self._send(session, message(wire.WORDS, 0, self.evictions.enrol(body)))
+            words = self.evictions.enrol(body)
+            # ORDER: after the words are read: they are those of the one control server.
+            self._require_control()
+            self._send(session, message(wire.WORDS, 0, words))
         elif kind == wire.WORDS and session.side == b"control" and self.ledger is not None:
             self.ledger.take(body)
             self._send(session, message(wire.TAKEN, 0))
@@ -411,6 +496,7 @@ class Server:
             session.endpoint = endpoint = Endpoint()
             endpoint.attach(CONTROL_NODE, control.map, control.size, None, 0, control.watched_fd)
             endpoint.watch_states(NODE_STATES)
+            endpoint.guard(*self.own)
         session.side = side
         ours = wire.proof(self.secret, b"server", *given)
         block = control.place.read(control.fd, SUPERBLOCK_SIZE)
@@ -468,7 +554,7 @@ class Server:
         if guarded != session.guarded:
             # It could not give up its slot, as the connection to another server is lost.
             self._give_up(session)
-        session.endpoint.guard(addr if word else 0, word)
+        session.endpoint.guard(*((addr, word) if word else self.own))
         session.guarded = guarded
         if self.ledger is not None and guarded[0]:
             # If it has another word afterwards, or this raises, the guard refuses all changes.

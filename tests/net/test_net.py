@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -12,20 +14,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.processes import end, exit_code, fork
+from kit.processes import children, end, exit_code, fork
 from kit.stores import accounted, checked, key_of, sound
 
 import limpet
+from limpet.shm import pool as pools
 from limpet.shm.backends.node import NodeOptions
 from limpet.shm.backends.segments import create_apart
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
-from limpet.shm.net import wire
+from limpet.shm.net import etcd, wire
+from limpet.shm.net.evictions import Evictions
 from limpet.stores.figures import Figures, rates
 
 if BUILD == "pure":
@@ -65,6 +70,8 @@ class Served:
         self.secret = secret
         self.here = here
         """Nodes from this one on are away: their servers map no control segment."""
+        self.members = ""
+        """Addresses of etcd, which knows the servers."""
         self.urls = [url]
         """Of what is in memory."""
         self.servers: list[int] = []
@@ -87,8 +94,9 @@ class Served:
             os.close(out)
             first()
             server = Server(
-                url, "127.0.0.1", port, SECRET, clients=clients, served=nodes, control=control
-            )
+                url, "127.0.0.1", port, SECRET, clients=clients, served=nodes, control=control,
+                membership=f"etcd://{self.members}" if self.members and not control else "",
+            )  # fmt: skip
             signal.signal(signal.SIGTERM, lambda *_: server.stop())
             os.write(into, b"%d\n" % server.port)
             os.close(into)
@@ -100,11 +108,24 @@ class Served:
             address = f"127.0.0.1:{int(told.readline())}"
         if address not in self.addresses:
             self.addresses.append(address)
+        deadline = time.monotonic() + START_S
+        while self.members and not self.is_known():
+            assert time.monotonic() < deadline
+
+    def is_known(self) -> bool:
+        """Whether etcd knows the control server."""
+        try:
+            members = etcd.parse_endpoints(f"etcd://{self.members}")
+            return bool(etcd.addresses(members, self.url.rpartition("/")[2]))
+        except limpet.PoolNotFound:
+            return False
 
     def kill(self, server: int) -> None:
         end(self.servers.pop(server))
 
     def net_of(self, *addresses: str) -> str:
+        if self.members:
+            return f"net+etcd://{self.members}/{self.url.rpartition('/')[2]}"
         return f"net://{','.join(addresses)}/{self.url.rpartition('/')[2]}"
 
     @property
@@ -118,12 +139,13 @@ class Served:
         return pool
 
     def open_when_there_is_room(self) -> Any:
-        """As `open`, once a client that has gone is not counted any more."""
+        """As `open`, once a client that has gone is not counted any more, or a server has taken
+        over."""
         deadline = time.monotonic() + START_S
         while True:
             try:
                 return self.open()
-            except limpet.ClientError:
+            except (limpet.ClientError, limpet.PoolNotFound):
                 assert time.monotonic() < deadline
 
     def mapped(self) -> Any:
@@ -160,7 +182,12 @@ def served(
     made: list[Served] = []
 
     def make(
-        nodes: int = 1, servers: int = 1, clients: int = 16, away: int = 0, **parameters: Any
+        nodes: int = 1,
+        servers: int = 1,
+        clients: int = 16,
+        away: int = 0,
+        members: str = "",
+        **parameters: Any,
     ) -> Served:
         url = make_url()
         given = {"multi_host": True, "lease": LEASE_S, **parameters}
@@ -169,6 +196,7 @@ def served(
         else:
             limpet.create(url, nodes=nodes, node_size="4MiB", **given).close()
         found = Served(url, secret, nodes - away)
+        found.members = members
         made.append(found)
         for server in range(servers):
             found.serve(*(range(server, nodes, servers) if servers > 1 else ()), clients=clients)
@@ -843,6 +871,249 @@ def test_stopped_client_loses_its_lease(served: Make) -> None:
         os.close(ready)
         os.close(into)
         end(child)
+
+
+# ---- membership ---------------------------------------------------------------------------------
+
+
+class Etcd:
+    """An etcd of one member, with data of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = self.peers = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        deadline = time.monotonic() + START_S
+        while True:
+            if self.process is None:
+                self._run()
+            with contextlib.suppress(etcd.NoEtcd):
+                etcd.Gateway(etcd.parse_endpoints(f"etcd://{self.address}")).find("limpet/")
+                return
+            assert time.monotonic() < deadline
+            assert self.process is not None
+            if self.process.poll() is not None:  # a port was taken meanwhile
+                self.process = None
+            time.sleep(0.05)
+
+    def _run(self) -> None:
+        with socket.socket() as one, socket.socket() as two:
+            for each in (one, two):
+                each.bind(("127.0.0.1", 0))
+            free = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+        self.address = self.address or free[0]  # servers and clients know it
+        peers = f"http://{free[1]}"
+        self.process = subprocess.Popen(
+            ["etcd", "--data-dir", str(self.folder), "--force-new-cluster",
+             "--listen-client-urls", f"http://{self.address}",
+             "--advertise-client-urls", f"http://{self.address}",
+             "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
+             "--initial-cluster", f"default={peers}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+
+@pytest.fixture
+def membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Etcd]:
+    if shutil.which("etcd") is None:
+        pytest.skip("needs etcd")
+    monkeypatch.setattr(etcd, "ANSWER_S", START_S / 3)
+    monkeypatch.setattr(link, "DEADLINE_S", 3.0)
+    monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
+    made = Etcd(tmp_path / "etcd")
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def going_on(work: Callable[[], Any]) -> Any:
+    """The result of this work, of a handle that may meet the loss of the control server."""
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return work()
+        except (limpet.NodeFailed, limpet.ClientError):
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.exhaustive("the same takeover", quick=["killed-0", "stopped-2"])
+@pytest.mark.parametrize("away", [0, 2])
+@pytest.mark.parametrize("how", ["killed", "stopped", "ended"])
+def test_another_server_takes_over_and_clients_go_on(
+    served: Make, membership: Etcd, how: str, away: int
+) -> None:
+    """Of a client's puts that had no answer each has happened or not, and of all others nothing is
+    lost. A server that was stopped ends when it goes on."""
+    there = served(3, 0, away=away, members=membership.address)
+    there.serve()
+    for node in range(3 - away, 3):
+        there.serve(node)
+    there.serve()
+    pool = there.open()
+    store = pool.store("fusee", "s", capacity=100)
+    over = Path(there.secret.parent / "over")
+
+    def put(ident: int) -> Callable[[], Any]:
+        def work() -> list[bytes]:
+            with limpet.open(there.net) as own:
+                mine = own.store("fusee", "s")
+                key, known, after = b"%d" % ident, b"", 0
+                for number in range(10**6):
+                    value = b"%d" % number
+                    try:
+                        mine.put(key, value)
+                    except limpet.NodeFailed:
+                        found = mine.get(key)
+                        assert found in (known, value)
+                        value = found
+                    known = value
+                    after += over.exists()
+                    if after == 50:
+                        return [key, known]
+                    time.sleep(0.001)
+            raise AssertionError
+
+        return work
+
+    with children([put(ident) for ident in range(3)], LIFETIME_S) as working:
+        for ident in range(3):
+            deadline = time.monotonic() + START_S
+            while store.get(b"%d" % ident) is None:
+                assert time.monotonic() < deadline
+        first = there.servers.pop(0)
+        os.kill(first, {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}.get(how, 15))
+        code = exit_code(first) if how != "stopped" else None
+        try:
+            there.open_when_there_is_room()  # the other server answers
+            over.touch()
+            found = dict(pickle.loads(out.read()) for _, out in working)
+            assert [exit_code(pid) for pid, _ in working] == [0] * 3
+            assert going_on(lambda: dict(store.items())) == found
+        finally:
+            if how == "stopped":
+                os.kill(first, signal.SIGCONT)
+                code = exit_code(first)
+    assert code == {"killed": -9, "stopped": 1, "ended": 0}[how]
+    assert dict(store.items()) == found
+    assert {node["state"] for node in pool.nodes()} == {"in service"}
+    if away:  # the successor evicts, too
+        goes_on, let = os.pipe()
+        child, client = stopped_client(there, goes_on)
+        recover_one(pool)
+        assert not may_write(there, 1, client)
+        os.write(let, b"x")
+        os.kill(child, signal.SIGCONT)
+        assert exit_code(child) == 0
+    sound(store)
+
+
+def test_each_thread_is_told_once_that_the_locks_of_its_client_are_lost(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(1, 0, members=membership.address)
+    for _ in range(2):
+        there.serve()
+    pool = there.open()
+    store, lock = pool.store("race", "s", capacity=100), pool.lock("l")
+    lock.acquire()
+    there.kill(0)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(going_on, lambda: store.put(b"k", b"v")).result() is None
+        assert other.submit(store.get, b"k").result() == b"v"
+    with pytest.raises(limpet.ClientError, match="what it held, as locks, is others' by now"):
+        store.put(b"k", b"w")
+    store.put(b"k", b"x")
+    with pytest.raises(RuntimeError, match="release unlocked lock"):
+        lock.release()
+    assert lock.acquire(timeout=START_S)
+    assert lock.inherited
+    lock.release()
+    sound(store)
+
+
+def own_word() -> None:
+    """Known bad: a server that looks at another word than its successor."""
+    etcd.SERVER += 8
+
+
+def evict_none() -> None:
+    """Known bad: a successor that leaves the clients of its predecessor their slots."""
+    Evictions.begin_all = lambda self: None  # type: ignore[method-assign]
+
+
+@pytest.mark.exhaustive("the same word", quick=["str-str"])
+@pytest.mark.parametrize("before", [str, own_word])
+@pytest.mark.parametrize("after", [str, evict_none])
+def test_server_that_goes_on_after_its_lease_executes_nothing(
+    served: Make, membership: Etcd, before: Callable[[], object], after: Callable[[], object]
+) -> None:
+    """What it was sent before it was stopped is neither done when it sees that another one has
+    taken over, nor when it sees that its client was given up."""
+    there = served(1, 0, members=membership.address)
+    there.serve(first=before)
+    there.serve(first=after)
+    place = there.mapped().parameters.node_size - 8
+    own = there.open()
+    own.client.enter()
+    os.kill(there.servers[0], signal.SIGSTOP)
+    try:
+        own.endpoint.send_store(place, 7)
+        own.endpoint.end()  # it is sent, and no answer is waited for
+        there.open_when_there_is_room()  # the other server answers
+    finally:
+        os.kill(there.servers[0], signal.SIGCONT)
+    host, port = there.addresses[0].split(":")
+    with contextlib.suppress(limpet.LimpetError):  # an answer is one to what it had before, too
+        Link(host, int(port), there.url.rpartition("/")[2], SECRET).close()
+    ignorant = before is own_word
+    assert there.mapped().endpoint.load(place) == 7 * (ignorant and after is evict_none)
+    if not ignorant:
+        assert exit_code(there.servers.pop(0)) == 1
+
+
+@pytest.mark.exhaustive("it waits for leases")
+def test_without_etcd_clients_go_on_and_no_server_takes_over(
+    served: Make, membership: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = served(1, 0, members=membership.address)
+    there.serve()
+    store = there.open().store("race", "s", capacity=100)
+    command = [sys.executable, "-m", "limpet", "serve", there.url, "--listen", "127.0.0.1:0"]
+    command += ["--secret-file", str(there.secret), "--membership"]
+    command += [f"etcd://{membership.address}"]
+    refused = subprocess.run([*command, "--node", "0"], capture_output=True, text=True)
+    assert (refused.returncode, "--control net+etcd" in refused.stderr) == (2, True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+        assert second.stdout is not None
+        line = second.stdout.readline()
+        assert line == f"standing by for {there.url}, which {there.addresses[0]} serves\n"
+        membership.kill()
+        store.put(b"k", b"v")
+        there.kill(0)
+        monkeypatch.setattr(pools, "SUCCESSOR_S", 1.0)
+        for error in ("the next call looks for its successor", "no server has taken it over"):
+            with pytest.raises(limpet.NodeFailed, match=error):
+                store.put(b"k", b"w")
+        with pytest.raises(limpet.LimpetError, match=r"etcd://.* does not do kv/range"):
+            limpet.open(there.net)
+        monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
+        membership.start()
+        store.put(b"k", b"x")
+        assert second.stdout.readline().startswith(f"serving {there.url}, nodes 0, at net://")
+        assert store.get(b"k") == b"x"
+        sound(store)
+        second.terminate()
+        assert second.wait(START_S) == 0
 
 
 # ---- memory of other hosts ----------------------------------------------------------------------

@@ -1,0 +1,206 @@
+"""Membership: the servers of a pool, as etcd has them, by the HTTP gateway of its version 3.
+
+Keys, each under a lease of its server, which a thread of that keeps alive
+    limpet/NAME/control           the control server: HOST:PORT, a space, the pool's uuid in hex
+    limpet/NAME/nodes/HOST:PORT   the same, of a data server
+
+etcd elects, and tells addresses; it fences nobody. Of the servers on hosts that reach the memory of
+the control segment (`--membership`), the one whose transaction makes the key `control` becomes the
+control server; the others stand by, and look each STAND_BY_S. That a server which has lost its key
+does no verb any more is the work of a word in the control segment, `server`:
+
+    SERVER    counts takings of the control segment by servers with `--membership`; 0: none yet
+
+Steps of taking over (`Server._take`, server.py)
+    1. read SERVER
+    2. make the key, if there is none
+    3. SERVER: CAS from what step 1 has read to one more. If it fails, drop the key and begin anew
+    4. evict all remote clients (evictions.py): their connections are those of an earlier server
+    5. answer
+
+Why an earlier server changes nothing any more, if it stood still from any moment on and goes on
+now. It looks at SERVER before each message, and ends if that is not its own number. If it was in
+the midst of a message, each step of that has a guard (`Endpoint.guard`): the client's slot, which
+step 4 has made DYING; or SERVER, while the client has no slot, and in what the server does itself.
+One step of 8 bytes is left to it, as to every client that was given up. What it sends to data
+servers late is harmless, as the words of a ledger only go up (ledger.py); what it answers to ENROL
+was read while SERVER had its number.
+
+Two servers that have passed step 2, as the first one stood still for its lease then, have read the
+same word, so one CAS fails. Thus invariant 3 of ledger.py holds, and etcd may lose or delay what it
+likes: without it the control server goes on, and no other one takes over. It makes its key again
+when etcd is back.
+
+Crash states
+    the control server, at any moment   its key ends with its lease. SERVER, evictions and node
+                                        states are in the control segment, and ledgers where they
+                                        are: the successor goes on from these
+    between the steps                   as before step 1, but for a key that ends with its lease
+
+Not in etcd: words that operations touch; leases of clients, which are words of their slots;
+evictions and node states, which are words of the control segment and of ledgers. They are of use
+only as long as that memory lives, and a second copy could contradict them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from limpet.shm.endpoint.layout import LEDGER, NODE_PLACES
+from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound
+from limpet.shm.net.backend import parse_address
+
+log = logging.getLogger("limpet")
+
+SERVER: Final = LEDGER + 8
+assert SERVER < NODE_PLACES
+LEASE_S: Final = 5
+"""How long a key outlives its server."""
+STAND_BY_S: Final = 0.25
+ANSWER_S: Final = 2.0
+"""How long one member of etcd may take."""
+SCHEME: Final = "etcd://"
+
+Address = tuple[str, int]
+
+
+class NoEtcd(LimpetError):
+    """No member of etcd answers, or it refuses what is asked."""
+
+
+def parse_endpoints(text: str) -> tuple[Address, ...]:
+    """The addresses in etcd://HOST:PORT,HOST:PORT. Raises ParameterError."""
+    if not text.startswith(SCHEME):
+        raise ParameterError(f"{text!r}: write {SCHEME}HOST:PORT, or several with commas")
+    return tuple(map(parse_address, text.removeprefix(SCHEME).split(",")))
+
+
+def _coded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _text(coded: str) -> str:
+    return base64.b64decode(coded).decode(errors="replace")
+
+
+class Gateway:
+    """The members of one etcd."""
+
+    def __init__(self, members: Sequence[Address]) -> None:
+        self.members = list(members)
+
+    def ask(self, what: str, **body: Any) -> dict[str, Any]:
+        """Do one call. NoEtcd: no member has an answer; it may have been done or not."""
+        why: object = ""
+        for member in list(self.members):
+            connection = http.client.HTTPConnection(*member, timeout=ANSWER_S)
+            try:
+                connection.request("POST", f"/v3/{what}", json.dumps(body))
+                answer = connection.getresponse()
+                found = json.loads(answer.read())
+                if answer.status == 200 and "error" not in found:
+                    return dict(found)
+                why = found.get("error", answer.status)
+            except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+                why = error
+            finally:
+                connection.close()
+            # The next call begins with another one.
+            self.members.append(self.members.pop(self.members.index(member)))
+        where = ",".join(f"{host}:{port}" for host, port in sorted(self.members))
+        raise NoEtcd(f"{SCHEME}{where} does not do {what}: {why}")
+
+    def find(self, prefix: str) -> dict[str, str]:
+        """Keys that begin so, and their values."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        found = self.ask("kv/range", key=_coded(prefix), range_end=_coded(end))
+        return {_text(one["key"]): _text(one["value"]) for one in found.get("kvs", ())}
+
+
+def _prefix(name: str) -> str:
+    return f"limpet/{name}/"
+
+
+def addresses(members: Sequence[Address], name: str) -> list[Address]:
+    """Of the servers of the pool of that name, that of the control server first. PoolNotFound: it
+    has none now. NoEtcd."""
+    found = Gateway(members).find(_prefix(name))
+    control = found.pop(f"{_prefix(name)}control", None)
+    if control is None:
+        raise PoolNotFound(f"etcd knows no server that has the control segment of {name} now")
+    first, _, uuid = control.partition(" ")
+    rest = [address for address, _, other in (one.partition(" ") for one in found.values())
+            if other == uuid]  # fmt: skip
+    return [parse_address(address) for address in (first, *sorted(rest))]
+
+
+class Entry:
+    """The key of one server. `control`: it is that of the control server, which one has at a time;
+    else that of a data server, which replaces what is there."""
+
+    def __init__(
+        self, members: Sequence[Address], name: str, address: str, uuid: bytes, control: bool
+    ) -> None:
+        """NoEtcd. ParameterError: another pool of that name has a control server."""
+        self.gateway = Gateway(members)
+        self.key = _prefix(name) + ("control" if control else f"nodes/{address}")
+        self.value = f"{address} {uuid.hex()}"
+        self.control = control
+        self.lease = "0"
+        self._ended = threading.Event()
+        other = self.other()
+        if control and other and other.partition(" ")[2] != uuid.hex():
+            raise ParameterError(
+                f"etcd has a server of another pool {name}, at {other.partition(' ')[0]}: give "
+                "this one another name"
+            )
+
+    def other(self) -> str:
+        """The value that is there; empty: none."""
+        return self.gateway.find(self.key).get(self.key, "")
+
+    def take(self) -> bool:
+        """Make the key; False: another server has it. NoEtcd."""
+        if self.control and self.other():
+            return False
+        lease = str(self.gateway.ask("lease/grant", TTL=LEASE_S)["ID"])
+        key = _coded(self.key)
+        free = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": 0}
+        put = {"request_put": {"key": key, "value": _coded(self.value), "lease": lease}}
+        taken = self.gateway.ask("kv/txn", compare=[free] * self.control, success=[put])
+        if not taken.get("succeeded"):
+            self.gateway.ask("lease/revoke", ID=lease)
+            return False
+        self.lease = lease
+        return True
+
+    def keep(self) -> None:
+        """Keep the key, in a thread, until `drop`."""
+        self._ended.clear()
+        threading.Thread(target=self._keep, name="limpet-etcd", daemon=True).start()
+
+    def _keep(self) -> None:
+        silent = False
+        while not self._ended.wait(LEASE_S / 4):
+            try:
+                found = self.gateway.ask("lease/keepalive", ID=self.lease)
+                if not int(found.get("result", {}).get("TTL", 0)) and not self._ended.is_set():
+                    self.take()  # it was over
+                silent = False
+            except LimpetError as error:
+                if not silent:
+                    log.warning("%s: no other server can take over meanwhile: %s", self.key, error)
+                silent = True
+
+    def drop(self) -> None:
+        """Give the key up."""
+        self._ended.set()
+        with contextlib.suppress(NoEtcd):  # it ends with its lease
+            self.gateway.ask("lease/revoke", ID=self.lease)
