@@ -28,6 +28,7 @@ from kit import parts
 
 import limpet
 from limpet.adapters.pools import close_pool
+from limpet.shm.endpoint.fabric import flush_features
 
 pytest.register_assert_rewrite("kit.scenes")
 
@@ -217,6 +218,9 @@ class Pools:
 
     def __call__(self, *, node_size: int | str = "2MiB", **parameters: Any) -> limpet.Pool:
         """A new pool, by default of one small node."""
+        flushes = limpet.build == "pure" or "clflushopt" in flush_features()
+        if parameters.get("coherent") is False and not flushes:
+            pytest.skip("this CPU cannot flush cache lines")
         return self.keep(limpet.create(self.url(), node_size=node_size, **parameters))
 
     def again(self, pool: limpet.Pool, **options: Any) -> limpet.Pool:

@@ -12,7 +12,7 @@ import struct
 from limpet.shm.backends.backend import Location, SegmentPlace, check_owner
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.numa import NodeOptions
-from limpet.shm.backends.superblock import Superblock, unpack
+from limpet.shm.backends.superblock import MAGIC, Superblock, unpack
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
     NODE_STATES,
@@ -69,6 +69,9 @@ def check(
         check_owner(where, owner, options.any_owner)
     data = at.read(fd, SUPERBLOCK_SIZE)
     at.refuse_nothing(data, where)
+    if data.startswith(MAGIC):
+        # ORDER: the rest once more, after word 0, as one copy takes its bytes in any order.
+        data = at.read(fd, SUPERBLOCK_SIZE)
     found = unpack(data, where)
     if owner is None:
         check_owner(where, found.uid, options.any_owner)

@@ -22,8 +22,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#elif defined(__ARM_FEATURE_CRC32)
-#include <arm_acle.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 /* Where a class overrides a method that has defaults, Cython's wrapper for Python calls it with the
@@ -52,31 +52,56 @@ static inline void limpet_store(void *p, limpet_word value) {
     __atomic_store_n((limpet_word *)p, value, __ATOMIC_RELEASE);
 }
 
+/* ORDER: no access moves across an atomic, in either direction, nor across a CAS that fails. On
+ * x86-64 a locked instruction is such a barrier. Elsewhere SEQ_CST is less: with a load-exclusive
+ * and a store-exclusive of ARM a later plain load may pass the store, so a client could read a link
+ * before its pin is visible; and a CAS that fails stores nothing. */
+#if defined(__x86_64__)
+#define limpet_barrier()
+#else
+#define limpet_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+
 static inline limpet_word limpet_swap(void *p, limpet_word value) {
-    return __atomic_exchange_n((limpet_word *)p, value, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    value = __atomic_exchange_n((limpet_word *)p, value, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    return value;
 }
 
 static inline limpet_word limpet_cas(void *p, limpet_word expected, limpet_word desired) {
+    limpet_barrier();
     __atomic_compare_exchange_n((limpet_word *)p, &expected, desired, 0, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
+    limpet_barrier();
     return expected;
 }
 
 static inline limpet_word limpet_faa(void *p, limpet_word delta) {
-    return __atomic_fetch_add((limpet_word *)p, delta, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    delta = __atomic_fetch_add((limpet_word *)p, delta, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    return delta;
 }
 
 static inline limpet_word limpet_fetch_or(void *p, limpet_word bits) {
-    return __atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    bits = __atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
+    limpet_barrier();
+    return bits;
 }
 
 /* Without a result each is one instruction, and no loop. */
 static inline void limpet_set(void *p, limpet_word bits) {
+    limpet_barrier();
     (void)__atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
+    limpet_barrier();
 }
 
 static inline void limpet_clear(void *p, limpet_word bits) {
+    limpet_barrier();
     (void)__atomic_fetch_and((limpet_word *)p, ~bits, __ATOMIC_SEQ_CST);
+    limpet_barrier();
 }
 
 static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word swap,
@@ -98,21 +123,33 @@ static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word 
 #define LIMPET_WORDWISE 64
 #define LIMPET_LINE 64
 
+/* Whether so many bytes go by whole words, if they are aligned in memory that others use. Off
+ * x86-64 all do: a memcpy may align itself to the private side, and split each word of the other. */
+#if defined(__x86_64__)
+#define LIMPET_BY_WORDS(n) ((n) <= 8 * LIMPET_WORDWISE)
+#else
+#define LIMPET_BY_WORDS(n) 1
+#endif
+
 /* Two words at once. Each of them is whole: no CPU that we know takes eight aligned bytes of a vector
  * apart. `volatile`, so that each is accessed once and no loop becomes a call of memcpy. */
 typedef long long limpet_pair __attribute__((vector_size(16), aligned(8), may_alias));
 typedef limpet_word limpet_loose __attribute__((aligned(1), may_alias));
 typedef long long limpet_loose_pair __attribute__((vector_size(16), aligned(1), may_alias));
 
+/* ORDER: two words are read one after the other: a lock before the pointer beside it. A load of a
+ * pair says nothing of the order of its words. */
+static inline void limpet_two_out(void *to, const void *from) {
+    limpet_word first = limpet_load(from);
+    limpet_word second = limpet_load((const limpet_word *)from + 1);
+    ((limpet_loose *)to)[0] = first;
+    ((limpet_loose *)to)[1] = second;
+}
+
 /* Whole aligned words out of memory that others write. */
 static inline void limpet_words_out(void *to, const void *from, size_t words) {
     if (words == 2) {
-        /* ORDER: two words are read one after the other: a lock before the pointer beside it. A load
-         * of a pair says nothing of the order of its words. */
-        limpet_word first = limpet_load(from);
-        limpet_word second = limpet_load((const limpet_word *)from + 1);
-        ((limpet_loose *)to)[0] = first;
-        ((limpet_loose *)to)[1] = second;
+        limpet_two_out(to, from);
         return;
     }
     const char *end = (const char *)from + 8 * (words & ~(size_t)1);
@@ -120,8 +157,7 @@ static inline void limpet_words_out(void *to, const void *from, size_t words) {
     /* ORDER: the first two words before the others: the sequence of a row before its header line.
      * On x86-64 loads stay in order. */
     if (words > 2) {
-        *(limpet_loose_pair *)to = *(const volatile limpet_pair *)from;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        limpet_two_out(to, from);
         from = (const char *)from + 16;
         to = (char *)to + 16;
     }
@@ -133,14 +169,29 @@ static inline void limpet_words_out(void *to, const void *from, size_t words) {
         *(limpet_loose *)to = __atomic_load_n((const limpet_word *)from, __ATOMIC_RELAXED);
 }
 
-/* The same into it. */
-static inline void limpet_words_in(void *to, const void *from, size_t words) {
+static inline void limpet_pairs_in(void *to, const void *from, size_t words) {
     const char *end = (const char *)from + 8 * (words & ~(size_t)1);
 #pragma GCC unroll 4
     for (; (const char *)from != end; from = (const char *)from + 16, to = (char *)to + 16)
         *(volatile limpet_pair *)to = *(const limpet_loose_pair *)from;
     if (words & 1)
         __atomic_store_n((limpet_word *)to, *(const limpet_loose *)from, __ATOMIC_RELAXED);
+}
+
+/* The same into it. */
+static inline void limpet_words_in(void *to, const void *from, size_t words) {
+#if !defined(__x86_64__)
+    /* ORDER: the first word before the others: the odd sequence of a row before its header line;
+     * the last word after them: a count after what it counts. On x86-64 stores stay in order. */
+    if (words > 1) {
+        limpet_pairs_in(to, from, 1);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        limpet_pairs_in((char *)to + 8, (const char *)from + 8, words - 2);
+        limpet_store((char *)to + 8 * (words - 1), ((const limpet_loose *)from)[words - 1]);
+        return;
+    }
+#endif
+    limpet_pairs_in(to, from, words);
 }
 
 /* At most LIMPET_WORDWISE words. */
@@ -151,7 +202,7 @@ static inline void limpet_copy_words(void *to, const void *from, size_t words) {
 }
 
 static inline void limpet_copy_out(void *to, const void *from, size_t n) {
-    if (n <= 8 * LIMPET_WORDWISE && (((uintptr_t)from) & 7) == 0) {
+    if (LIMPET_BY_WORDS(n) && (((uintptr_t)from) & 7) == 0) {
         limpet_words_out(to, from, n >> 3);
         memcpy((char *)to + (n & ~(size_t)7), (const char *)from + (n & ~(size_t)7), n & 7);
     } else if ((((uintptr_t)from) & 7) == 0) {
@@ -183,7 +234,7 @@ static inline void limpet_used(void) {
 static inline void limpet_copy_in(void *to, const void *from, size_t n) {
     /* ORDER: what was written before must not become visible after this copy. */
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    if (n <= 8 * LIMPET_WORDWISE && (((uintptr_t)to) & 7) == 0) {
+    if (LIMPET_BY_WORDS(n) && (((uintptr_t)to) & 7) == 0) {
         limpet_words_in(to, from, n >> 3);
         if (n & 7)
             memcpy((char *)to + (n & ~(size_t)7), (const char *)from + (n & ~(size_t)7), n & 7);
@@ -304,7 +355,7 @@ static inline limpet_word limpet_copy_tagged(void *to, const void *from, uint8_t
         _mm_packus_epi16(_mm_packs_epi32(quads[0], quads[1]), _mm_packs_epi32(quads[2], quads[3]));
     return (limpet_word)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(upper, _mm_set1_epi8((char)tag)));
 #else
-    limpet_words_out(to, from, 16);
+    limpet_copy_words(to, from, 16);
     return limpet_tagged(to, 16, tag);
 #endif
 }
@@ -523,9 +574,15 @@ __attribute__((target("sse4.2"))) static uint64_t
 limpet_crc_pair_hardware(const uint64_t *p, size_t n) {
     LIMPET_CRC_PAIR(_mm_crc32_u64);
 }
-#elif defined(__ARM_FEATURE_CRC32)
+#elif defined(__aarch64__)
+/* By the assembler: compilers know the instruction only if it is in what they compile for. */
+static inline uint64_t limpet_crc_step(uint64_t crc, uint64_t word) {
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %1" : "+r"(crc) : "r"(word));
+    return (uint32_t)crc;
+}
+
 static uint64_t limpet_crc_pair_hardware(const uint64_t *p, size_t n) {
-    LIMPET_CRC_PAIR(__crc32cd);
+    LIMPET_CRC_PAIR(limpet_crc_step);
 }
 #endif
 
@@ -533,8 +590,8 @@ static uint64_t limpet_crc_pair_hardware(const uint64_t *p, size_t n) {
 static int limpet_has_crc(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("sse4.2") != 0;
-#elif defined(__ARM_FEATURE_CRC32)
-    return 1;
+#elif defined(__aarch64__)
+    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 #else
     return 0;
 #endif
@@ -542,7 +599,7 @@ static int limpet_has_crc(void) {
 
 static uint64_t limpet_crc_pair(const void *words, size_t n, int hardware) {
     const uint64_t *p = (const uint64_t *)words;
-#if defined(__x86_64__) || defined(__ARM_FEATURE_CRC32)
+#if defined(__x86_64__) || defined(__aarch64__)
     if (hardware)
         return limpet_crc_pair_hardware(p, n);
 #endif
@@ -751,7 +808,7 @@ static int limpet_is_torn(int i, const char *at, size_t size) {
  * is safe in a handler. */
 static int limpet_replace(const char *at, int poisoned, int shift) {
     for (int i = 0; i < LIMPET_RANGES; i++) {
-        char *base = limpet_ranges[i].base;
+        char *base = __atomic_load_n(&limpet_ranges[i].base, __ATOMIC_ACQUIRE);
         size_t size = limpet_ranges[i].size;
         if (!base || at < base || at >= base + size)
             continue;
@@ -812,7 +869,8 @@ static int limpet_watch_range(char *base, size_t size, int fd, int whole) {
                 fstat(fd, &status);
             limpet_ranges[i].device = status.st_dev;
             limpet_ranges[i].inode = status.st_ino;
-            limpet_ranges[i].base = base;
+            /* ORDER: last: a range with a base is complete, for another thread's handler. */
+            __atomic_store_n(&limpet_ranges[i].base, base, __ATOMIC_RELEASE);
             return i;
         }
     return -1;
@@ -859,6 +917,8 @@ static inline uint64_t limpet_now_ns(void) {
 static inline void limpet_relax(void) {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory"); /* `yield` does nothing on most of these CPUs */
 #else
     __asm__ __volatile__("" ::: "memory");
 #endif

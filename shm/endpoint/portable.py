@@ -17,8 +17,8 @@ Durability
     Python code cannot write cache lines back: `make_durable` refuses, except in a class that has a
     `flush` of its own (the simulator).
 Order
-    The CPU orders plain reads and writes. This is enough on x86-64, where loads stay in order and
-    stores stay in order. A CPU with a weaker order needs the native fabric.
+    The CPU orders plain reads and writes on x86-64, where loads stay in order and stores stay in
+    order. On another CPU each copy and each atomic has a `barrier` (portable_node.py).
 Threads
     The GIL can go to another thread inside a verb, and a signal handler can raise between any two
     calls. So one call, `dict.setdefault`, notes the thread that is inside and its frame, or
@@ -50,7 +50,7 @@ from typing import Any, Final, NoReturn
 from limpet.shm.endpoint.inside import calling_frame
 from limpet.shm.endpoint.layout import CONTROL_NODE, POOL_CLOCK
 from limpet.shm.endpoint.portable_image import Image
-from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word
+from limpet.shm.endpoint.portable_node import DirtyLines, Lent, Node, Word, barrier
 from limpet.shm.endpoint.portable_turns import Turns
 from limpet.shm.endpoint.portable_words import *  # noqa: F403
 from limpet.shm.endpoint.portable_words import (
@@ -742,6 +742,7 @@ class Endpoint:
             if seen == old:
                 break
             old = seen
+        barrier()
         self._settled(node)
         self._scope(node)["cas"] += 1
         self._scope(node)["cas_lost"] += (old ^ compare) & compare_mask != 0

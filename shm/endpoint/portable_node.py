@@ -10,6 +10,7 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -113,6 +114,21 @@ _FETCH_ADD: Final = _function(_OPS.unsigned_ops.fp_fetch_add, None, _AT, _AT, _I
 _FETCH_OR: Final = _function(_OPS.binary_ops.fp_fetch_or, None, _AT, _AT, _INT, _AT)
 _Word: Final = ctypes.c_uint64
 
+IN_ORDER: Final = platform.machine() == "x86_64"
+"""Whether plain loads stay in order, plain stores too, and an atomic that changes a word is a full
+barrier."""
+_PRIVATE: Final = _Word()
+_FOUND: Final = _Word()
+
+
+def barrier() -> None:
+    """No access moves across this. On ARMv8: what is before it comes before the store, which
+    releases; the load comes after the store, as both are SEQ_CST; what follows comes after the
+    load, which acquires."""
+    if not IN_ORDER:
+        _STORE(ctypes.addressof(_PRIVATE), ctypes.byref(_PRIVATE), _ORDER)
+        _LOAD(ctypes.addressof(_PRIVATE), _ORDER, ctypes.byref(_FOUND))
+
 
 class Word:
     """A word of a mapping, for atomic operations; keeps the mapping until its last user is done."""
@@ -134,12 +150,16 @@ class Word:
     def cas(self, expected: int, desired: int) -> int:
         """Compare and swap; the old word."""
         found = _Word(expected)
+        barrier()
         _CAS(self._at, ctypes.byref(found), ctypes.byref(_Word(desired)), _ORDER, _ORDER)
+        barrier()
         return found.value
 
     def _fetch(self, operation: Any, operand: int) -> int:
         found = _Word()
+        barrier()
         operation(self._at, ctypes.byref(_Word(operand)), _ORDER, ctypes.byref(found))
+        barrier()
         return found.value
 
     def exchange(self, value: int) -> int:
@@ -216,6 +236,17 @@ class Node:
         return self.lost
 
     def copy_out(self, offset: int, size: int) -> bytes:
+        if IN_ORDER:
+            return self._copied(offset, size)
+        # ORDER: two words before the others, as verbs.pyx promises, and all before what is next.
+        first = [] if offset & 7 or size < 16 else [self.word(offset), self.word(offset + 8)]
+        head = b"".join([word.load().to_bytes(8, "little") for word in first])
+        found = head + self._copied(offset + len(head), size - len(head))
+        barrier()
+        return found
+
+    def _copied(self, offset: int, size: int) -> bytes:
+        """`copy_out`, where loads stay in order."""
         if offset & 7:
             return bytes(self.raw[offset : offset + size])
         if size > WORDWISE:
@@ -230,10 +261,16 @@ class Node:
         return head + bytes(self.raw[end : offset + size])
 
     def copy_in(self, offset: int, data: bytes) -> None:
+        barrier()
         if len(data) > WORDWISE or offset & 7:
             self.raw[offset : offset + len(data)] = data
             return
         whole = len(data) & ~7
         for at in range(0, whole, 8):
-            self.words[(offset + at) >> 3] = int.from_bytes(data[at : at + 8], "little")
+            # ORDER: one word after the other, as verbs.pyx promises of the first and the last.
+            word = int.from_bytes(data[at : at + 8], "little")
+            if IN_ORDER:
+                self.words[(offset + at) >> 3] = word
+            else:
+                self.word(offset + at).store(word)
         self.raw[offset + whole : offset + len(data)] = data[whole:]

@@ -7,8 +7,11 @@ segment.
 Promises of a verb
     Aligned 8-byte words are read and written whole, never more. A read of aligned words, up to 64
     KiB, takes the first one before all but the second, and the second before all others; the others
-    come in any order. `load` acquires, `store` releases,
-    every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
+    come in any order. A write of up to 64 aligned words changes the first one before all others,
+    and the last one after them. `load` acquires, `store` releases, every other atomic is a full
+    barrier, also a CAS that fails. So the verbs of a thread happen in the order of its calls, but
+    for those that read: they may come before a store or a write that was called earlier
+    (docs/memory.md). A kill can cut a `write` between any two words.
     A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
     So does a verb on a node whose state word is not that of its mapping: the node was replaced
     since (replacement.py), and its old memory is mapped here.

@@ -407,6 +407,7 @@ class Rows:
             and words[VALUE_SIZES + 1] == row.head[VALUE_SIZES + 1]
         )
         # Words that stay are not written: the fewer, the fewer can land late (docs/hosts.md).
+        # ORDER: the odd sequence before the others; it is the first word (verbs.pyx).
         self.endpoint.post_write(address, words, TAGS if kept else at + 1)
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         if entry.count:

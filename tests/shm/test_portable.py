@@ -8,7 +8,7 @@ import threading
 import pytest
 from kit.fabrics import SIZE, endpoint_on, file_mapping
 
-from limpet.shm.endpoint import portable
+from limpet.shm.endpoint import portable, portable_node
 from limpet.shm.endpoint.portable_turns import TURNS, Turns
 from limpet.shm.errors import NodeFailed
 
@@ -122,3 +122,20 @@ def test_a_waiting_thread_that_hardly_runs_goes_before_one_that_has_had_many_tur
     thread.join(60)
     assert had == TURNS + 1
     assert not turns._waiting
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 16, 23, 24, 512, 520, 4095])
+@pytest.mark.parametrize("offset", [0, 8, 3])
+def test_copies_with_barriers_are_those_without(monkeypatch, offset, size):
+    """As on a CPU that takes plain loads and stores out of order."""
+    data = bytes(index * 7 & 0xFF for index in range(size))
+    with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint:
+        endpoint.write(0, b"\xee" * SIZE)
+        monkeypatch.setattr(portable_node, "IN_ORDER", False)
+        endpoint.write(offset, data)
+        assert endpoint.read(offset, size) == data
+        around = endpoint.read(0, SIZE)
+        assert endpoint.cas(8, 0, 1) == endpoint.mcas(8, 0, 1, 2**64 - 1, 1)
+        monkeypatch.undo()
+        assert endpoint.read(0, SIZE) == around
+    assert around == b"\xee" * offset + data + b"\xee" * (SIZE - offset - size)
