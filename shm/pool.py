@@ -719,8 +719,8 @@ class PoolCore:
 
     def _replace_node(self, node: int) -> dict[str, Any]:
         done = Replacement(self, node).run()
-        if node >= self.parameters.nodes:
-            # Objects on other nodes that only the lost node linked to, of stores dropped since.
+        if self.view.nodes > self.parameters.nodes:
+            # Objects on other nodes that only the lost node linked to.
             self.free_unreachable()
         return done
 

@@ -125,3 +125,16 @@ def test_a_full_store_takes_entries_again(pools: Any, kind: str) -> None:
         assert pool.replace_node(2)["node"] == 2
     pool.recover()
     assert pool.audit()["leaked"] == 0
+
+
+def test_what_only_a_lost_node_linked_to_is_no_leak(pools: Any) -> None:
+    """Links to added nodes are on other nodes."""
+    pool = pools(nodes=1, node_size="1MiB")
+    store = pool.store("race", name="s")
+    fill(store, b"first")
+    pool.add_node(count=2)
+    store.put_many((b"more-%d" % number, bytes(SIZE)) for number in range(MORE))
+    pool.fail_node(0)
+    assert pool.audit()["leaked"] == 0
+    pool.replace_node(0)
+    assert pool.audit()["leaked"] == 0
