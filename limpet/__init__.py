@@ -18,6 +18,7 @@ if "t" in getattr(sys, "abiflags", ""):
         "global interpreter lock; take the ordinary build of this version"
     )
 
+from limpet.shm.backends.segments import create_apart
 from limpet.shm.destroying import destroy
 from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
 from limpet.shm.ephemeral import prune
@@ -124,6 +125,7 @@ __all__ = [
     "WorkerDied",
     "build",
     "create",
+    "create_apart",
     "destroy",
     "msgspec_codec",
     "open",

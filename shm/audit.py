@@ -10,7 +10,7 @@
     failed     nodes that are lost; of a node of which this process has met poisoned pages, the
                objects that are linked and on them, what of named regions is on them, and what is
                not linked, as its link may be on them. So, too, all that is not linked while a node
-               is lost that was added to the pool (shm/growth.py): it has links to other nodes
+               is lost of a pool to which nodes were added (shm/growth.py): links lead to others
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
 used bits, the client journals, the links, the client journals again, and the bits of the objects
@@ -254,7 +254,7 @@ class Audit:
         reachable = self.heap.in_pages(np.unique(self.contents.references()))
         self.in_regions = self.heap.in_pages(np.unique(self.regions.references()))
         self.client.go_on()
-        links_lost = None in nodes[self.heap.placement.rings[0].count :]
+        links_lost = None in nodes and len(self.heap.placement.rings) > 1
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:

@@ -153,7 +153,8 @@ class Growth:
         rings = 1
         if size is not None:
             rings = -(-parse_size(size) // node_size)
-        check_whole("size / node_size", rings, 1, NODES_MAX)
+            if rings < 1:
+                raise ParameterError(f"size must be at least 1 byte, not {size!r}")
         left = NODES_MAX - memory.heap.placement.nodes
         if rings * count > left:
             raise ParameterError(
@@ -165,43 +166,27 @@ class Growth:
     def run(self) -> list[int]:
         """Add the ring; its nodes. Within `exclusively`, not pinned."""
         began_ns = time.monotonic_ns()
-        attempt = 0
-        while True:
-            self.memory.membership.sweep()
-            try:
-                self.memory.client.pin()
-                self.view.settle()
-                done = self._attempt(began_ns)
-            finally:
-                self.memory.client.unpin()
-            if done is not None:
-                return done
-            attempt += 1
-            self.endpoint.pause(attempt)
+        added: list[int] = self.view.led_once(lambda: self._attempt(began_ns))
+        return added
 
     def _attempt(self, began_ns: int) -> list[int] | None:
-        """Add it, pinned; None: begin again, as another client leads, or a node was lost."""
-        try:
-            if not self.view.lead():
-                return None
-            know_rings(self.memory)
-            if self.view.unsettled():
-                return None
-            placement = self.memory.heap.placement
-            number = len(placement.rings)
-            for there in range(1, number):
-                self._open(there)
-            if not self.count:
-                return []
-            ring = Ring(placement.nodes, self.count, False)
-            self._make(number, ring)
-            know_rings(self.memory)
-            self._open(number)
-            for node in ring.nodes:
-                self.memory.membership.note(NODE_ADDED, node, 0, time.monotonic_ns() - began_ns)
-            return list(ring.nodes)
-        finally:
-            self.view.resign()
+        """Add it, as the leader; None: begin again, as a node was lost."""
+        know_rings(self.memory)
+        if self.view.unsettled():
+            return None
+        placement = self.memory.heap.placement
+        number = len(placement.rings)
+        for there in range(1, number):
+            self._open(there)
+        if not self.count:
+            return []
+        ring = Ring(placement.nodes, self.count, False)
+        self._make(number, ring)
+        know_rings(self.memory)
+        self._open(number)
+        for node in ring.nodes:
+            self.memory.membership.note(NODE_ADDED, node, 0, time.monotonic_ns() - began_ns)
+        return list(ring.nodes)
 
     def _make(self, number: int, ring: Ring) -> None:
         """Steps 1 and 2: make the ring's segments, and publish it."""

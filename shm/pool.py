@@ -302,8 +302,8 @@ class PoolCore:
         latency_ns(latency)
         if dict(parameters).get("away"):
             raise ParameterError(
-                f"{url}: a pool with nodes on other hosts is made by `limpet create --away`, and "
-                "opened once they are there, by net://"
+                f"{url}: a pool with nodes on other hosts is made by limpet.create_apart, or "
+                "`limpet create --away`, and opened once they are there, by net://"
             )
 
         def segments() -> Any:
@@ -699,10 +699,11 @@ class PoolCore:
     def add_node(self, size: int | str | None = None, count: int = 1) -> dict[str, Any]:
         """Give the pool more memory nodes, while clients use it.
 
-        `count` nodes are added together, as a ring: objects with r replicas use rings of r nodes or
-        more, so a store with two replicas needs `count=2`. `size` is how many bytes each of the
-        `count` is to have (or text such as "1GiB"): as all nodes of a pool are of one size, so many
-        rings are added that it is reached. None: one ring.
+        `count` nodes are added together, as a ring. Objects with r replicas use rings of r nodes or
+        more: a store with two replicas has no use for what `count=1` adds, and is as full as
+        before. `size` is how many bytes each of the `count` is to have (or text such as "1GiB"): as
+        all nodes of a pool are of one size, so many rings are added that it is reached. None: one
+        ring.
 
         From then on, stores take memory there for what does not fit where it belongs; nothing that
         is there moves. Operations on replicated stores wait for those that had begun before; a
@@ -750,8 +751,8 @@ class PoolCore:
 
     def _replace_node(self, node: int) -> dict[str, Any]:
         done = Replacement(self, node).run()
-        if node >= self.parameters.nodes:
-            # Objects on other nodes that only the lost node linked to, of stores dropped since.
+        if self.view.nodes > self.parameters.nodes:
+            # Objects on other nodes that only the lost node linked to.
             self.free_unreachable()
         return done
 

@@ -158,48 +158,32 @@ class Replacement:
         """Replace the node; results and errors as of `PoolCore.replace_node`."""
         began_ns = time.monotonic_ns()
         self.view.fail_if_lost(self.node)
-        attempt = 0
-        while True:
-            self.membership.sweep()
-            try:
-                self.memory.client.pin()
-                self.view.settle()
-                done = self._attempt(began_ns)
-            finally:
-                self.memory.client.unpin()
-            if done is not None:
-                return done
-            attempt += 1
-            self.endpoint.pause(attempt)
+        done: dict[str, Any] = self.view.led_once(lambda: self._attempt(began_ns))
+        return done
 
     def _attempt(self, began_ns: int) -> dict[str, Any] | None:
-        """Replace it, pinned; None: begin again, as another node or client was lost meanwhile."""
+        """Replace it, as the leader; None: begin again, as another node or client was lost."""
+        word = self.view.word(self.node)
+        if self.view.unsettled():
+            return None
+        self._require_lost(word)
+        self._require_unlinked()
+        self._require_alone()
+        self.memory.mapped.unmap(self.node)
+        segment = uninterrupted(
+            lambda: self.memory.mapped.make(self.node, generation_of(word) + 1),
+            self.memory.mapped.discard,
+        )
         try:
-            if not self.view.lead():
-                return None
-            word = self.view.word(self.node)
-            if self.view.unsettled():
-                return None
-            self._require_lost(word)
-            self._require_unlinked()
-            self._require_alone()
-            self.memory.mapped.unmap(self.node)
-            segment = uninterrupted(
-                lambda: self.memory.mapped.make(self.node, generation_of(word) + 1),
-                self.memory.mapped.discard,
-            )
-            try:
-                return self._replace(segment, word, began_ns)
-            except NodeFailed as error:
-                if error.node != self.node:
-                    self.view.fail_if_lost(error.node)
-                elif not self.view.failed():
-                    raise
-                return None
-            finally:
-                self._give_up_unless_done(segment)
+            return self._replace(segment, word, began_ns)
+        except NodeFailed as error:
+            if error.node != self.node:
+                self.view.fail_if_lost(error.node)
+            elif not self.view.failed():
+                raise
+            return None
         finally:
-            self.view.resign()
+            self._give_up_unless_done(segment)
 
     def _give_up_unless_done(self, segment: nodes.MemoryNode) -> None:
         # CRASH(node-restoring): the next leader sets the node back to EXCLUDED.

@@ -324,12 +324,24 @@ def test_add_node_says_what_it_did(pool: str) -> None:
     assert result.stdout.startswith(f"added to shm://{pool} in ")
     assert result.stdout.endswith(": node 2, 3, 4.0 MiB in all\n")
     assert report("add-node", pool, "--count", "2")["nodes"] == [4, 5]
+    assert "2, and 4 added" in run("inspect", pool).stdout
+    assert report("ls", pool)[0]["nodes"] == 6
     shown = report("inspect", pool)
     assert [node["state"] for node in shown["nodes"]] == ["in service"] * 6
     assert shown["audit"]["total"] == 12 << 20
     result = run("add-node", pool, "--count", "255")
     assert result.exit_code == 2
     assert "255 nodes of 2097152 bytes are too many" in result.stderr
+    result = run("add-node", pool, "--size", "0")
+    assert result.stderr == "Error: size must be at least 1 byte, not '0'\n"
+
+
+def test_add_node_names_the_stores_that_have_no_use_for_it(name: str) -> None:
+    assert run("create", name, "--nodes", "2", "--store", "fusee:s:100").exit_code == 0
+    result = run("add-node", name)
+    assert "store s does not use them: it has 2 replicas, which takes --count 2" in result.stderr
+    assert report("add-node", name)["unused_by"] == {"s": 2}
+    assert report("add-node", name, "--count", "2")["unused_by"] == {}
 
 
 def test_replace_node_says_what_it_did(name: str) -> None:

@@ -182,6 +182,16 @@ def test_create_makes_what_is_on_this_host(make_url: Callable[[], str]) -> None:
     refused = run("get", name, "k")
     assert (refused.exit_code, "open net://" in refused.output) == (2, True)
     limpet.destroy(name)
+    assert limpet.create_apart(name, 2, nodes=3, node_size="2MiB").here == 1
+    assert sorted(path.name for path in Path("/dev/shm").glob(f"limpet.{name}.*")) == there
+    with pytest.raises(limpet.PoolExists):
+        limpet.create_apart(name, 2, nodes=3)
+    limpet.destroy(name)
+    for away in (0, 4):
+        with pytest.raises(limpet.ParameterError, match="away must be"):
+            limpet.create_apart(name, away, nodes=3)
+    with pytest.raises(limpet.ParameterError, match=r"limpet\.create_apart"):
+        limpet.create(name, away=1)  # type: ignore[call-arg]
     refused = run("create", name, "--away", "1", "--store", "race:s")
     assert (refused.exit_code, "--store" in refused.output) == (2, True)
 

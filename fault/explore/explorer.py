@@ -59,6 +59,7 @@ from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
 from limpet.fault.explore.sim_names import NamesCluster, draw_names
 from limpet.fault.explore.sim_program import (
+    ADD,
     OF_CACHES,
     OF_NAMES,
     REPLACE,
@@ -85,6 +86,7 @@ OP_STEPS_MIN: Final = 40
 MEASURED: Final = "ua ic ga da"
 """Operations whose steps are counted, to know how many steps an operation takes."""
 REPLACED: Final = Call(REPLACE)
+ADDED: Final = Call(ADD)
 BATCH: Final = 500
 TRANSACTION_STEPS: Final = 4
 """A transaction takes this many times the steps of an operation."""
@@ -100,11 +102,11 @@ class Exploration:
     is cut, after which it is opened again (sim_power.py). `parameters` of the store, besides those
     that suit the kind. `transactions`: half of the operations are transactions on all keys, each of
     which is in a leaf of its own in a tree (sim_transactions.py). `names`: operations make,
-    drop, rename and look at stores (sim_names.py). `replace`: nodes that fail are
-    given new memory. `value_size`: of each value, in bytes; by default so large that memory is used
-    again at once. `scarce`: no block is free, and clients take blocks from each other. `remote`:
-    the clients are (shm/clients/lasting.py). `fence`: the pool's policy. `failures_max`: failures
-    after which to stop.
+    drop, rename and look at stores (sim_names.py). `replace`: nodes that fail are given new memory.
+    `add_nodes`: nodes are added. `value_size`: of each value, in bytes; by default so large that
+    memory is used again at once. `scarce`: no block is free, and clients take blocks from each
+    other. `remote`: the clients are (shm/clients/lasting.py). `fence`: the pool's policy.
+    `failures_max`: failures after which to stop.
     """
 
     store: str = "race"
@@ -117,6 +119,7 @@ class Exploration:
     stalls: int = 1
     node_failures: int = 0
     replace: bool = False
+    add_nodes: bool = False
     transactions: bool = False
     names: bool = False
     nodes: int = 0
@@ -163,6 +166,13 @@ class Exploration:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
             )
+        if (self.add_nodes or ADDED in self._calls()) and (
+            not self.coherent or self.durable or self.remote
+        ):
+            raise ParameterError(
+                "nodes are added to pools that are not durable, by clients that are not remote; "
+                "simulated caches do not cover them"
+            )
         if self.store in CHANNELS:
             self._check_channel()
         else:
@@ -173,6 +183,7 @@ class Exploration:
             ("durable", self.durable), ("without coherence", not self.coherent),
             ("with transactions", self.transactions), ("with names", self.names),
             ("where nodes fail", self.replace or self.node_failures),
+            ("where nodes are added", self.add_nodes),
         ):  # fmt: skip
             if given:
                 raise ParameterError(f"channels are not explored {name}: leave that out")
@@ -184,7 +195,7 @@ class Exploration:
         if transacts and not store_class(self.store).transactional:
             kinds = " and ".join(sorted(kind for kind in KINDS if store_class(kind).transactional))
             raise ParameterError(f"{self.store} stores take part in no transactions; {kinds} do")
-        calls = {call.kind for part in parse_program(self.program) for call in part}
+        calls = {call.kind for call in self._calls()}
         if self.store in CACHES and (self.node_failures or self.replace or not self.coherent):
             raise ParameterError("a cache is not replicated, and is explored in coherent memory")
         if self.store not in CACHES and calls & OF_CACHES:
@@ -195,6 +206,10 @@ class Exploration:
             raise ParameterError(f"{', '.join(sorted(calls & OF_NAMES))}: explore with names")
         if self.names and (self.store in CACHES or self.durable or self.node_failures):
             raise ParameterError("names are explored with stores, where no node fails")
+
+    def _calls(self) -> set[Call]:
+        program = self.parse(self.program) if self.program else ()
+        return {call for part in program for call in part}
 
     def parse(self, text: str) -> Program:
         """The program of a text, in the words of the store, or of the channel; ParameterError."""
@@ -233,7 +248,7 @@ class Failure:
 @dataclasses.dataclass(frozen=True)
 class ExplorerReport:
     """The result of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
-    were given new memory): those that took place.
+    were given new memory), `added` (rings of nodes): those that took place.
 
     `unfinished`: exhaustive programs that have more schedules than were run.
     """
@@ -245,6 +260,7 @@ class ExplorerReport:
     stalls: int
     node_failures: int
     replaced: int
+    added: int
     power_cuts: int
     seconds: float
     failures: tuple[Failure, ...]
@@ -265,6 +281,7 @@ class Tally:
     stalls: int = 0
     node_failures: int = 0
     replaced: int = 0
+    added: int = 0
     power_cuts: int = 0
     unfinished: int = 0
     failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
@@ -273,6 +290,7 @@ class Tally:
         self.schedules += 1
         self.steps += run.steps
         self.replaced += run.replaced
+        self.added += run.added
         self.power_cuts += run.cut is not None
         for actions in run.schedule.values():
             for action in actions:
@@ -289,6 +307,7 @@ class Tally:
         self.stalls += other.stalls
         self.node_failures += other.node_failures
         self.replaced += other.replaced
+        self.added += other.added
         self.power_cuts += other.power_cuts
         self.unfinished += other.unfinished
         self.failed += other.failed
@@ -324,20 +343,23 @@ def cluster_of(parameters: Exploration) -> SimulatedCluster:
 def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int) -> Run:
     """Run `number` of the parameters' seed, with a random strategy."""
     rng, program = _draw(parameters, number)
+    op_steps = _op_steps(cluster)
+    drawn = {call for calls in program for call in calls}
+    longer: dict[object, int] = {
+        call: _memory_steps(cluster, call) for call in (REPLACED, ADDED) if call in drawn
+    }
+    added = cluster.ring if ADDED in drawn else 0
     counts = Faults(
         parameters.crashes,
         parameters.stalls,
         parameters.node_failures,
-        cluster.nodes,
+        cluster.nodes + added,
         int(parameters.durable),
     )
-    op_steps = _op_steps(cluster)
-    replaces = any(REPLACED in calls for calls in program)
-    longer: dict[object, int] = {REPLACED: _replace_steps(cluster)} if replaces else {}
-    for call in {call for calls in program for call in calls if call.kind == TRANSACT}:
+    for call in {call for call in drawn if call.kind == TRANSACT}:
         longer[call] = TRANSACTION_STEPS * op_steps
     if isinstance(cluster, NamesCluster):
-        named = {call for calls in program for call in calls if call.kind in OF_NAMES}
+        named = {call for call in drawn if call.kind in OF_NAMES}
         longer.update((call, cluster.steps_of(call)) for call in named)
     faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
     chooser: Chooser
@@ -358,13 +380,14 @@ def _op_steps(cluster: SimulatedCluster) -> int:
     return cluster.op_steps
 
 
-def _replace_steps(cluster: SimulatedCluster) -> int:
-    """Steps of replacing a node without interference."""
-    if not cluster.replace_steps:
-        watch = Longest({Point(0, 0, 1): (Action(FAIL, cluster.nodes - 1),)})
-        Run(cluster, ((REPLACED,),), watch).go()
-        cluster.replace_steps = watch.steps
-    return cluster.replace_steps
+def _memory_steps(cluster: SimulatedCluster, call: Call) -> int:
+    """Steps of replacing or adding nodes without interference."""
+    if call not in cluster.memory_steps:
+        lost = (Action(FAIL, cluster.nodes - 1),)
+        watch = Longest({Point(0, 0, 1): lost} if call == REPLACED else {})
+        Run(cluster, ((call,),), watch).go()
+        cluster.memory_steps[call] = watch.steps
+    return cluster.memory_steps[call]
 
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
@@ -380,7 +403,8 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
         found = store_class(parameters.store)
         # Those of a transactional store are transactions.
         swaps = found.swaps and not found.transactional
-        drawn = draw_program(rng, *counts, parameters.replace, parameters.transactions, swaps)
+        memory = parameters.replace, parameters.add_nodes
+        drawn = draw_program(rng, *counts, *memory, parameters.transactions, swaps)
     return rng, parameters.parse(parameters.program) if parameters.program else drawn
 
 
@@ -475,7 +499,8 @@ def explore(
             )
     return ExplorerReport(
         parameters, total.schedules, total.steps, total.crashes, total.stalls,
-        total.node_failures, total.replaced, total.power_cuts, seconds, failures, total.unfinished,
+        total.node_failures, total.replaced, total.added, total.power_cuts, seconds, failures,
+        total.unfinished,
     )  # fmt: skip
 
 

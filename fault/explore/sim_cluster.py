@@ -31,7 +31,7 @@ from limpet.fault.explore.sim_pools import (
     SimulatedPmem,
     SimulatedPool,
 )
-from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
+from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE, Call
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.slabs import Slab
 from limpet.shm.backends.location import register
@@ -177,8 +177,8 @@ class SimulatedCluster:
         self.nodes_memory = NodesMemory()
         self.op_steps = 0
         """Steps of an operation; the explorer sets it after a measuring run."""
-        self.replace_steps = 0
-        """Steps to replace a node, likewise."""
+        self.memory_steps: dict[Call, int] = {}
+        """Steps of calls that replace or add nodes, likewise."""
         size = self._node_size(profile.explorer_node_size, clients)
         try:
             while not self._is_made(size, clients, coherent, pool_class):
@@ -232,6 +232,12 @@ class SimulatedCluster:
         """The label of a value; the value itself when no client can have written it."""
         label = value.rstrip(b".")
         return label if value == self.value_of(label) else value
+
+    @property
+    def ring(self) -> int:
+        """How many nodes are added together: as many as the store needs, and at least two, since a
+        client may be killed when it has made one of them."""
+        return max(2, getattr(self.store, "replicas", 1))
 
     @property
     def setup_client(self) -> RestorablePool:

@@ -27,6 +27,7 @@ from limpet.shm.endpoint.simulated import (
 )
 from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
+from limpet.shm.errors import PoolNotFound
 from limpet.shm.mapped_nodes import MappedNodes
 from limpet.stores.pool import Pool
 
@@ -110,22 +111,36 @@ class NodesMemory:
         """Nodes whose memory is gone, whether clients know it or not."""
         self.given: dict[tuple[int, int], MemoryNode] = {}
         """New memory, by node and generation."""
+        self.made: list[MemoryNode] = []
+        """All mappings of new memory."""
 
     def make(self, node: int, generation: int, size: int) -> MemoryNode:
         """New memory for a node, zero-filled."""
         name = f"node {node}, generation {generation}"
         fd = os.memfd_create(f"limpet {name}")
         os.ftruncate(fd, size)
-        made = MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), fd, generation)
-        self.given[node, generation] = made
+        made, given = (
+            MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), each, generation)
+            for each in (fd, os.dup(fd))
+        )
+        self.made += made, given
+        self.given[node, generation] = given
         self.gone.discard(node)
         return made
+
+    def open(self, node: int, generation: int) -> MemoryNode:
+        """Memory that `make` has made, as other clients have it. Raises PoolNotFound."""
+        found = self.given.get((node, generation))
+        if found is None:
+            raise PoolNotFound(f"node {node} has no such memory (simulated)")
+        return found
 
     def forget(self) -> None:
         """Return to the start of a run. No client uses the new memory any more."""
         self.gone.clear()
-        for segment in self.given.values():
+        for segment in self.made:
             segment.close()
+        self.made.clear()
         self.given.clear()
 
 
@@ -142,7 +157,7 @@ class RestorableNodes(MappedNodes):
         return self.nodes_memory.make(node, generation, self.parameters.node_size)
 
     def open(self, node: int, generation: int) -> MemoryNode:
-        return self.nodes_memory.given[node, generation]
+        return self.nodes_memory.open(node, generation)
 
     def finish(self, segment: MemoryNode) -> None:
         finish(segment, self.parameters, self.uuid)
@@ -159,9 +174,10 @@ class RestorableNodes(MappedNodes):
         """Use the memory again that the nodes had at first; whether we used other."""
         if self.segments == self.first:
             return False
+        for segment in [each for each in self.segments if each not in self.first]:
+            self.unmap(segment.index)
         for segment in self.first:
             if segment not in self.segments:
-                self.unmap(segment.index)
                 self.attach(segment, node_word(segment.generation, IN_SERVICE))
         self.segments[:] = self.first
         return True
@@ -184,6 +200,10 @@ class RestorablePool(Pool):
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
         self.membership.watcher = Unlocked()
+        vanished = self.blocks.vanished
+        self.blocks.vanished = lambda node: (
+            node in self.mapped.nodes_memory.gone or vanished(node)  # as if it were truncated
+        )
 
     def image(self) -> list[bytes]:
         """All of the memory."""
@@ -213,6 +233,10 @@ class RestorablePool(Pool):
         """Use the memory again that the nodes had at first; whether we used other."""
         self._viewed = -1
         self._manager = None  # it remembers channels of memory that is put back
+        placement, nodes = self.heap.placement, self.parameters.nodes
+        del placement.rings[1:], self.regions.directories[nodes:]
+        placement.use_rings()
+        self.regions.nodes = self.view.nodes = nodes
         return self.mapped.put_back()
 
 

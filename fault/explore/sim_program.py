@@ -2,8 +2,8 @@
 
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
-    i insert, u update, p put, g get, d delete; r (no key) recovers dead clients, n (no key)
-    gives lost memory nodes new memory; t and its steps is a transaction (sim_steps.py);
+    i insert, u update, p put, g get, d delete; without a key, r recovers dead clients, n gives
+    lost memory nodes new memory, a adds nodes; t and its steps is a transaction (sim_steps.py);
     m and several keys is a `put_many` of these, in this order; x and several keys a
     `delete_many`; w and several operations (i, u, p, g, d), as wuagbpa, are one window of a
     pipeline;
@@ -25,7 +25,7 @@ from limpet.shm.errors import ParameterError
 
 KINDS: Final = {
     "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
-    "n": "replace", "t": "transact",
+    "n": "replace", "a": "add nodes", "t": "transact",
     "m": "put_many", "x": "delete_many", "w": "window",
     "e": "set briefly", "s": "set sliding", "f": "compute", "k": "swap", "v": "invalidate",
     "b": "resize",
@@ -37,6 +37,7 @@ ABSENT: Final = (b"c", b"d")
 KEYS: Final = PRESENT + ABSENT
 RECOVER: Final = "recover"
 REPLACE: Final = "replace"
+ADD: Final = "add nodes"
 TRANSACT: Final = "transact"
 PUT_MANY: Final = "put_many"
 DELETE_MANY: Final = "delete_many"
@@ -45,7 +46,7 @@ INVALIDATE: Final = "invalidate"
 RESIZE: Final = "resize"
 LOOK: Final = "look"
 SWAP: Final = "swap"
-KEYLESS: Final = frozenset((RECOVER, REPLACE, INVALIDATE, RESIZE, LOOK))
+KEYLESS: Final = frozenset((RECOVER, REPLACE, ADD, INVALIDATE, RESIZE, LOOK))
 OF_NAMES: Final = frozenset(("open", "drop", "rename", LOOK))
 """Calls that make, drop and look at stores: sim_names.py."""
 OF_CACHES: Final = frozenset(("set briefly", "set sliding", "compute", INVALIDATE, RESIZE))
@@ -59,8 +60,9 @@ _DRAWN_OF_SWAPS: Final = _DRAWN + "kkk"
 
 
 class Call(NamedTuple):
-    """An operation on a key; `recover` and `replace` have none, `transact` has its steps there, and
-    `put_many` and `delete_many` their keys, each of which is a letter, `window` its operations."""
+    """An operation on a key; `recover`, `replace` and `add nodes` have none, `transact` has its
+    steps there, `put_many` and `delete_many` their keys, each of which is a letter, `window` its
+    operations."""
 
     kind: str
     key: bytes = b""
@@ -102,9 +104,9 @@ def parse_program(text: str, words: Collection[str] = ()) -> Program:
         ):
             raise ParameterError(
                 f"{word!r} is no operation; write one of i, u, p, g, d, k and a key from a to d, "
-                "or r or n, or m or x and keys, or w and several of i to d, or a transaction such "
-                "as tgaxbs; of a cache also e, s, f and a key, or v or b; of names o, z, y and a "
-                "key, or l"
+                "or r, n or a, or m or x and keys, or w and several of i to d, or a transaction "
+                "such as tgaxbs; of a cache also e, s, f and a key, or v or b; of names o, z, y "
+                "and a key, or l"
             )
         return Call(kind, key)
 
@@ -127,6 +129,7 @@ def draw_program(
     ops: int,
     recover: bool,
     replace: bool = False,
+    add: bool = False,
     transactions: bool = False,
     swaps: bool = False,
 ) -> Program:
@@ -134,6 +137,7 @@ def draw_program(
 
     `recover`: a client may recover dead clients meanwhile. `replace`: a client gives lost nodes new
     memory, in one more operation; another client may repeat that if the first one dies in it.
+    `add`: likewise, a client adds nodes.
     `swaps`: values are swapped, too.
     """
     letters = _DRAWN_OF_SWAPS if swaps else _DRAWN
@@ -150,7 +154,8 @@ def draw_program(
                 calls[op] = calls[op]._replace(key=rng.choice(PRESENT + ABSENT))
     if recover and rng.random() < 0.2:
         rng.choice(program)[rng.randrange(ops)] = Call(RECOVER)
-    for _ in range(rng.choice((1, 1, 2)) if replace else 0):
-        calls = rng.choice(program)
-        calls.insert(rng.randint(0, len(calls)), Call(REPLACE))
+    for kind in [REPLACE] * replace + [ADD] * add:
+        for _ in range(rng.choice((1, 1, 2))):
+            calls = rng.choice(program)
+            calls.insert(rng.randint(0, len(calls)), Call(kind))
     return tuple(tuple(calls) for calls in program)

@@ -54,6 +54,7 @@ from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.fault.explore.sim_power import look_after_cut
 from limpet.fault.explore.sim_program import (
     ABSENT,
+    ADD,
     DELETE_MANY,
     PRESENT,
     PUT_MANY,
@@ -68,7 +69,7 @@ from limpet.fault.explore.sim_program import (
     window_steps,
 )
 from limpet.fault.explore.sim_transactions import TransactionHistory
-from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.layout import EVENT_RING, NODE_SHIFT, RINGS
 from limpet.shm.endpoint.simulated import (
     LOAD,
     PAUSE,
@@ -80,7 +81,7 @@ from limpet.shm.endpoint.simulated import (
     at_once,
 )
 from limpet.shm.endpoint.slots import DYING, STATE_BELOW, STATE_SHIFT
-from limpet.shm.endpoint.states import IN_SERVICE
+from limpet.shm.endpoint.states import IN_SERVICE, count_nodes, state_of
 from limpet.shm.errors import ClientError, KeyExists, LimpetError, NodeFailed, ParameterError
 
 VERB_S: Final = 2.0**-20
@@ -114,6 +115,8 @@ class Run:
         """The seed of the power cut that ended the run."""
         self.replaced = 0
         """How often a node was given new memory."""
+        self.added = 0
+        """How often nodes were added."""
         self._gone = cluster.nodes_memory.gone
         self._too_many = False
         self._able: list[SimulatedClient] | None = None
@@ -275,19 +278,24 @@ class Run:
 
     def _fail(self, node: int, gone: bool) -> bool:
         """Fail a memory node in one way, unless it has failed or does not exist; whether it did."""
-        view = self.cluster.setup_client.view
-        if node >= self.cluster.nodes or (gone and node in self._gone):
+        view, count = self.cluster.setup_client.view, self._node_count()
+        if node >= count or (gone and node in self._gone):
             return False
         if gone:
             self._gone.add(node)
-        elif view.states()[node] == IN_SERVICE:
+        elif state_of(view.word(node)) == IN_SERVICE:
             self.cluster.setup_client.mark_failed(node)
         else:
             return False
         self.failed.add(node)
-        lost = {n for n, state in enumerate(view.states()) if state != IN_SERVICE} | self._gone
-        self._too_many |= len(lost) > self.cluster.store.losses_survived
+        marked = {n for n in range(count) if state_of(view.word(n)) != IN_SERVICE}
+        self._too_many |= len(marked | self._gone) > self.cluster.store.losses_survived
         return True
+
+    def _node_count(self) -> int:
+        """How many nodes the pool has now."""
+        load = self.cluster.setup_client.endpoint.load
+        return count_nodes(self.cluster.nodes, map(load, range(RINGS, EVENT_RING, 8)))
 
     def _borne(self, what: str, error: NodeFailed) -> str:
         """ "" if this operation may raise this error; otherwise the reason why not."""
@@ -339,8 +347,15 @@ class Run:
             client.pool.recover()
             return
         if call.kind == REPLACE:
-            for node in range(self.cluster.nodes):
+            for node in range(self._node_count()):
                 self._replace(client.pool, node)
+            return
+        if call.kind == ADD:
+            try:
+                client.pool.add_node(count=self.cluster.ring)
+                self.added += 1
+            except NodeFailed as error:
+                self.failure = self.failure or self._borne("adding nodes", error)
             return
         if call.kind == TRANSACT:
             name = b"%d.%d" % (client.number, client.op)
@@ -362,16 +377,19 @@ class Run:
         self.perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
-        """Mark the node failed and give it memory, as an operator does after the loss of a node."""
+        """Mark the node failed and give it memory, as an operator does after the loss of a node. A
+        node that was added stays lost while others link to what only it had (growth.py)."""
         if node in self._gone:
             pool.mark_failed(node)
-        if pool.view.states()[node] == IN_SERVICE:
+        if state_of(pool.view.word(node)) == IN_SERVICE:
             return
         try:
             pool.replace_node(node)
             self.replaced += 1
         except ParameterError:
-            if pool.view.states()[node] != IN_SERVICE:  # or another client has replaced it
+            kept = node >= self.cluster.nodes and not self.cluster.store.losses_survived
+            # Unless another client has replaced it.
+            if state_of(pool.view.word(node)) != IN_SERVICE and not kept:
                 raise
         except NodeFailed as error:
             self.failure = self.failure or self._borne(f"replacing node {node}", error)
@@ -580,7 +598,7 @@ class Run:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by no living client: {audit}"
-        return self._read_from_new_memory(keys) if self.replaced else ""
+        return self._read_from_new_memory(keys) if self.replaced or self.added else ""
 
     def wrong_history(self) -> str:
         """The fault in the results of all operations, as text; "" if there is none."""
@@ -591,14 +609,16 @@ class Run:
         return "" if report.ok else report.bad()[0].detail
 
     def _read_from_new_memory(self, keys: list[bytes]) -> str:
-        """The fault in the contents of replaced nodes: lose other nodes, then read every key.
+        """The fault in the contents of replaced and added nodes: lose other nodes, those that were
+        added first, then read every key.
 
         As many other nodes as the store survives; if it survives none, "".
         """
         setup_client, store = self.cluster.setup_client, self.cluster.store
         lost = sum(state != IN_SERVICE for state in setup_client.view.states())
-        left = 0 if self._too_many else store.losses_survived - lost
-        others = [node for node in range(self.cluster.nodes) if node not in self.failed][:left]
+        left = 0 if self._too_many else max(store.losses_survived - lost, 0)
+        nodes = reversed(range(self._node_count()))
+        others = [node for node in nodes if node not in self.failed][:left]
         for node in others:
             setup_client.mark_failed(node)
         self.failed.update(others)

@@ -37,8 +37,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import limpet
 from limpet.fault.inject.children import end_with_parent
-from limpet.shm.backends.node import NodeOptions
-from limpet.shm.backends.segments import create_apart
 from limpet.shm.errors import LimpetError
 from limpet.shm.net.backend import VARIABLE, require_libfabric
 
@@ -143,7 +141,7 @@ class Rack:
             given["away"] = HOSTS - 1
 
             def make() -> None:
-                create_apart(self.url, HOSTS, "16MiB", NodeOptions(), **given)
+                limpet.create_apart(self.url, nodes=HOSTS, node_size="16MiB", **given)
 
             self.start(0, make, wait=True)
             return

@@ -110,6 +110,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
 @click.option("--node-failures", type=click.IntRange(0, 16), default=0, show_default=True,
               help="Memory nodes that fail in a run, at most.")  # fmt: skip
 @click.option("--replace", is_flag=True, help="Nodes that fail are given new memory.")
+@click.option("--add-nodes", is_flag=True, help="Nodes are added to the pool in each run.")
 @nodes_option
 @parameter_option
 @click.option("--transactions", is_flag=True,
@@ -291,6 +292,7 @@ def _print_report(out: Console, report: ExplorerReport) -> None:
         "stalls",
         "nodes lost",
         "replaced",
+        "rings added",
         "power cuts",
         "runs/s",
         "failures",
@@ -302,8 +304,9 @@ def _print_report(out: Console, report: ExplorerReport) -> None:
     )  # fmt: skip
     found.add_row(
         f"{report.schedules:,}", f"{report.steps:,}", f"{report.crashes:,}", f"{report.stalls:,}",
-        f"{report.node_failures:,}", f"{report.replaced:,}", f"{report.power_cuts:,}",
-        f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
+        f"{report.node_failures:,}", f"{report.replaced:,}", f"{report.added:,}",
+        f"{report.power_cuts:,}", f"{report.schedules / max(report.seconds, 1e-9):,.0f}",
+        str(len(report.failures)),
     )  # fmt: skip
     out.print(found)
     if report.unfinished:

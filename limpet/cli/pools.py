@@ -113,10 +113,15 @@ def create(
         bound = tuple(int(one) if one.isdecimal() else one for one in numa_nodes)
         given["numa_node"] = bound if len(bound) > 1 else bound[0]
     if away:
-        _create_apart(
-            url, nodes, node_size, stores, as_json, prefault, huge_pages, overwrite, durable,
-            {**given, "clients": clients, "lease": lease, "fence": fence, "away": away},
+        if stores:
+            raise click.UsageError(
+                "--store: a pool with nodes on other hosts is complete once they are"
+            )
+        made = limpet.create_apart(
+            url, away, nodes=nodes, node_size=node_size, clients=clients, lease=lease, fence=fence,
+            durable=durable, huge_pages=huge_pages, prefault=prefault, overwrite=overwrite, **given,
         )  # fmt: skip
+        _print_apart(segments.canonical(url), made, as_json)
         return
     with limpet.create(
         url,
@@ -145,34 +150,13 @@ def create(
         click.echo(f"created {pool.url}: {pool.parameters.nodes} nodes, {size_text(size)} in all")
 
 
-def _create_apart(
-    url: str,
-    nodes: int | None,
-    node_size: str | None,
-    stores: tuple[str, ...],
-    as_json: bool,
-    prefault: bool,
-    huge_pages: bool,
-    overwrite: bool,
-    durable: bool,
-    given: dict[str, Any],
-) -> None:
-    """Make what is on this host of a pool with nodes on others."""
-    if stores:
-        raise click.UsageError(
-            "--store: a pool with nodes on other hosts is complete once they are"
-        )
-    options = segments.node_options(
-        given.pop("numa_node", None), prefault, huge_pages, mode=given.pop("mode", 0o600),
-        group=given.pop("group", None), overwrite=overwrite,
-    )  # fmt: skip
-    made = segments.create_apart(url, nodes, node_size, options, durable=durable, **given)
+def _print_apart(url: str, made: PoolParameters, as_json: bool) -> None:
     if as_json:
-        print_json({"url": segments.canonical(url), "parameters": dataclasses.asdict(made)})
+        print_json({"url": url, "parameters": dataclasses.asdict(made)})
         return
     there = ", ".join(map(str, range(made.here, made.nodes)))
     click.echo(
-        f"created {segments.canonical(url)}: {made.nodes} nodes of {size_text(made.node_size)}; "
+        f"created {url}: {made.nodes} nodes of {size_text(made.node_size)}; "
         f"to be made by `limpet serve --control` on other hosts: {there}"
     )
 
@@ -278,13 +262,17 @@ def _print_pool(report: dict[str, Any]) -> None:
     for title in report:
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
+        elif title == "parameters":
+            made, now = report[title]["nodes"], len(report["nodes"] or ())
+            nodes = f"{made}, and {now - made} added" if now > made else made
+            out.print(_pairs(title, {**report[title], "nodes": nodes}))
         elif title in ("schema", "url", "uuid", "protocol", "errors"):
             continue
         elif title == "growth":
             _print_growth(report[title])
         elif title == "hosts":
             out.print(_host_rows(report[title]))
-        elif title in ("parameters", "audit"):
+        elif title == "audit":
             out.print(_pairs(title, report[title]))
         else:
             out.print(_rows(title, report[title]))
@@ -474,23 +462,33 @@ def fail_node(url: str, node: int, as_json: bool) -> None:
 
 @click.command("add-node")
 @pool_argument
-@click.option("--size", help="Bytes for each of the nodes; more nodes if one has less.")
+@click.option(
+    "--size",
+    help="Bytes, or text such as 1GiB. All nodes of a pool have one size: --count nodes are added "
+    "so often that each of these --count has as much in all.  [default: one node's]",
+)
 @click.option(
     "--count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Nodes that are added together: as many as the replicas that are to use them.",
+    help="Nodes that are added together: at least as many as a store has replicas, or it does not "
+    "use them.",
 )
 @json_option
 def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
     """Give a pool that is in use more memory nodes.
 
     From then on, stores take memory there for what has no room where it belongs. Nodes have the
-    size that those of the pool have; with --size, so many are added that it is reached.
+    size that those of the pool have. The command names the stores that do not use them.
     """
     with pool_of(url) as pool:
         done = pool.add_node(size, count)
+        done["unused_by"] = {
+            store["name"]: store["parameters"]["replicas"]
+            for store in pool.stores()
+            if store["parameters"].get("replicas", 1) > count
+        }
     if as_json:
         print_json(done)
     else:
@@ -499,6 +497,12 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
             f"added to {pool.url} in {time_text(done['took_ns'])}: node {added}, "
             f"{size_text(done['bytes'])} in all"
         )
+        for name, replicas in done["unused_by"].items():
+            click.echo(
+                f"store {name} does not use them: it has {replicas} replicas, which takes --count "
+                f"{replicas}",
+                err=True,
+            )
 
 
 @click.command("replace-node")

@@ -28,7 +28,10 @@ def snapshot(url: str, file: Path, as_json: bool) -> None:
             found = pool.snapshot(file)
         except OSError as error:
             raise click.ClickException(f"{file} cannot be written: {error.strerror}") from error
-    _show(found, f"wrote {url} to {file}", as_json)
+    if as_json:
+        print_json(found._asdict())
+    else:
+        _show(found, f"wrote {url} to {file}")
 
 
 @click.command()
@@ -53,14 +56,15 @@ def restore(
     """
     given: dict[str, Any] = {"nodes": nodes, "node_size": node_size, "clients": clients}
     pool, found = restored(Pool, file, url, given)
+    nodes, size = pool.view.nodes, pool.view.nodes * pool.parameters.node_size
     pool.close()
-    _show(found, f"made {url} from {file}", as_json)
-
-
-def _show(found: Snapshot, done: str, as_json: bool) -> None:
     if as_json:
-        print_json(found._asdict())
-        return
+        print_json({**found._asdict(), "nodes": nodes, "bytes": size})
+    else:
+        _show(found, f"made {url} from {file}, {nodes} nodes, {size_text(size)} in all")
+
+
+def _show(found: Snapshot, done: str) -> None:
     click.echo(
         f"{done}: {found.stores} stores, {found.channels} channels, "
         f"{size_text(found.size)} of keys and values"

@@ -415,7 +415,7 @@ class Allocator:
                 hopeless = 1  # other clients give back what updates have lent
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
-                why = self.relief.why_full(node, first, refused, sparing, replicas)
+                why = self.relief.why_full(nodes, first, refused, sparing, replicas)
                 if hopeless > 1 and refused == NOWHERE:
                     self.relief.note_refusal(request, why, before)
                 raise StoreFull(why)

@@ -492,10 +492,14 @@ class Relief:
     def _claimable_count(self, node: int) -> int:
         return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
-    def why_full(self, node: int, size: int, refused: int, sparing: int, replicas: int) -> str:
-        """The message of StoreFull, when there is no memory for an object of this size, with so
-        many replicas. `refused`: the node whose file system had no room for pages, or NOWHERE.
-        `sparing`: so many free blocks are to be left for others."""
+    def why_full(
+        self, nodes: list[int], size: int, refused: int, sparing: int, replicas: int
+    ) -> str:
+        """The message of StoreFull, when none of the nodes has memory for an object of this size,
+        with so many replicas: the one where it belongs, and its `others`. `refused`: the node whose
+        file system had no room for pages, or NOWHERE. `sparing`: so many free blocks are to be left
+        for others."""
+        node, others = nodes[0], sorted(nodes[1:])
         if refused == node:
             why = "its file system is full; make room there, or delete entries"
         elif refused != NOWHERE:
@@ -515,14 +519,20 @@ class Relief:
                     f"; free also where the other replicas would be: {usable}"
                     f"{kept_in_words(usable, sparing)}"
                 )
+            way = "pool.add_node(), `limpet add-node`"
+            if replicas > 1:
+                way = f"pool.add_node(count={replicas}), `limpet add-node --count {replicas}`"
             why = (
                 f"{held}. Delete an entry of about this size for each "
                 f"that is to be put, or so many of other sizes that a run of {run} bytes in whole "
-                "blocks is empty, or add nodes to the pool: pool.add_node(), `limpet add-node`"
+                f"blocks is empty, or add nodes to the pool: {way}"
             )
-        text = (
-            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
-        )
+        text = f"{self.membership.pool}: node {node} has no room for an object of {size} bytes"
+        if others:
+            text += f", nor have nodes {', '.join(map(str, others))}, which take what it has not"
+        elif replicas > 1 and len(self.claims.heap.placement.rings) > 1:
+            text += f", and no added node takes one of {replicas} replicas"
+        text += f"; {why}"
         inside = [
             self.membership.process(laggard.slot, laggard.word)
             for laggard in self.grace.pinned()

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import uuid as uuids
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.backends import node as nodes
 from limpet.shm.backends.inventory import remove_leftovers, remove_stray_nodes
@@ -56,8 +56,20 @@ from limpet.shm.errors import (
     PoolPermission,
     PoolTruncated,
 )
-from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters, lease_us_of, parse_size
+from limpet.shm.parameters import (
+    NODE_SIZE_MAX,
+    NODES_MAX,
+    PoolParameters,
+    check_whole,
+    lease_us_of,
+    parse_size,
+)
 from limpet.shm.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from limpet.shm.parameters import PoolOptions
 
 CLAIMS_MAX: Final = 100
 OPTIONS: Final = (
@@ -174,16 +186,31 @@ def create_segments(
 
 def create_apart(
     url: str,
-    count: int | None,
-    node_size: int | str | None,
-    options: nodes.NodeOptions,
-    **given: Any,
+    away: int,
+    *,
+    nodes: int | None = None,
+    node_size: int | str | None = None,
+    numa_node: NumaNode = None,
+    prefault: bool = False,
+    huge_pages: bool = False,
+    mode: int = 0o600,
+    group: int | str | None = None,
+    overwrite: bool = False,
+    **parameters: Unpack[PoolOptions],
 ) -> PoolParameters:
-    """Make a pool whose last `away` nodes will be memory of other hosts: what is to be on this one.
-    It has no client. Errors as of `create_segments`."""
+    """Make a pool whose last `away` nodes will be memory of other hosts: what is to be on this one,
+    for `limpet serve` (docs/network.md). No pool is opened: its clients open a net:// URL.
+
+    Other arguments, and errors, as of `limpet.create`. Returns the pool's parameters.
+    """
+    check_whole("away", away, 1, NODES_MAX)
+    options = node_options(
+        numa_node, prefault, huge_pages, mode=mode, group=group, overwrite=overwrite
+    )
+    given = {**parameters, "away": away}
 
     def make() -> PoolParameters:
-        made, _, parameters = create_segments(url, count, node_size, options, given)
+        made, _, parameters = create_segments(url, nodes, node_size, options, given)
         for segment in made:
             segment.close()
         return parameters

@@ -250,7 +250,7 @@ class Regions:
             self.blocks.pages.begin_search()
             if not allocator.make_all_ready(node, [room], 1, True):
                 refused = self.blocks.pages.refused
-                raise StoreFull(allocator.relief.why_full(node, room, refused, 0, 1))
+                raise StoreFull(allocator.relief.why_full([node], room, refused, 0, 1))
 
     def _unlink(self, node: int, index: int, pinned: bool = False) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""

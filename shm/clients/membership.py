@@ -401,7 +401,8 @@ class Membership:
         """Recover or fence a client in an operation that keeps memory from being reused, or `what`.
 
         True when it no longer does so; False when it is alive and has not stood still for a lease,
-        or may not be fenced.
+        or may not be fenced, or is dead and cannot be recovered: it has blocks on a node that only
+        this process has lost.
         """
         slot, word, pin, _ = laggard
         if self.ours(slot):
@@ -410,13 +411,10 @@ class Membership:
             return True
         if self._ends_idle_pin(slot, word):
             return True
-        if self.dead(slot, word, waiting=True):
-            self.recover(slot, word)
-            return True
-        if not self.end_if_still("memory", laggard, what):
+        if not (self.dead(slot, word, waiting=True) or self.end_if_still("memory", laggard, what)):
             return False
         self.recover(slot, word)
-        return True
+        return self.place(client_id(slot, word)) is None
 
     def _ends_idle_pin(self, slot: int, word: int) -> bool:
         """Take back the pin of another handle of this process, if that is in no operation: memory

@@ -39,7 +39,7 @@ lost, not while one is filled.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.events import NODE_EXCLUDED
 from limpet.shm.clients.membership import journal_of
@@ -260,6 +260,28 @@ class View:
         return state_of(word) == before and (
             self.endpoint.cas(NODE_STATES + 8 * node, word, changed) == word
         )
+
+    def led_once(self, attempt: Callable[[], Any]) -> Any:
+        """What `attempt` returns, called while we lead a view that is settled; called again while
+        it returns None, as a node or a client was lost. Outside of operations, pinned within."""
+        tried = 0
+        while True:
+            self.membership.sweep()
+            try:
+                self.client.pin()
+                self.settle()
+                try:
+                    done = None
+                    if self.lead():
+                        done = attempt()
+                finally:
+                    self.resign()
+            finally:
+                self.client.unpin()
+            if done is not None:
+                return done
+            tried += 1
+            self.endpoint.pause(tried)
 
     def quiesce(self) -> None:
         """As the leader, which has changed a node's state: wait until all others are parked.

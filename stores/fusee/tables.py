@@ -219,6 +219,7 @@ class ReplicatedTables:
 
     def glance(self) -> None:
         """Look at the view, in an operation that only reads, though it is being changed."""
+        self.client.know_nodes()
         before = self.view.states()
         looked = self.find_replicas() and not self.view.unsettled()
         if not looked:
@@ -236,6 +237,8 @@ class ReplicatedTables:
         the next change waits for this reader, which was pinned before it looked.
         """
         nodes, beside = len(after), self.heap.placement.beside
+        # Nodes that were added between the looks were in service.
+        before += [IN_SERVICE] * (nodes - len(before))
         changing = {n for n in range(nodes) if not settled([before[n], after[n]])}
         gone = {n for n in range(nodes) if after[n] == EXCLUDED} - changing
         for subtable in range(self.subtables):

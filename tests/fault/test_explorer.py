@@ -103,7 +103,7 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         parse_schedule(text)
 
 
-@pytest.mark.parametrize("text", ["ux", "a", "u", "ra", "uaa"])
+@pytest.mark.parametrize("text", ["ux", "q", "u", "ra", "uaa"])
 def test_what_is_no_program_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="is no operation"):
         parse_program(text)

@@ -1,5 +1,6 @@
-"""Memory nodes that are replaced under the explorer: what a client that stood still meanwhile finds
-there, what is in the new memory, and whether replacements are explored as all else is."""
+"""Memory nodes that are replaced and added under the explorer: what a client that stood still
+meanwhile finds there, what is in the new memory, and whether replacements are explored as all else
+is."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from limpet.fault.explore.explorer import Exploration, cluster_of, numbered_run
+from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import FAIL, GONE, Faults, draw_faults, parse_schedule
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import REPLACE, Call, parse_program
@@ -87,12 +88,12 @@ def test_replacement_that_leaves_the_index_empty_is_caught(
 @pytest.mark.parametrize("kind", ["fusee", "race"])
 def test_runs_are_alike_after_nodes_were_replaced(kind: str) -> None:
     """Handles that were opened again had looked at the view, so it took a client fewer steps."""
-    program = parse_program("pd r|ud n")
+    program = parse_program("pd r|ud n a")
     with SimulatedCluster(kind, 2, nodes=2, value_size=40) as stage:
         before = replay(stage, program, {}).digest()
         lost = [replay(stage, program, parse_schedule("0.0.20m0")) for _ in range(2)]
         after = replay(stage, program, {}).digest()
-    assert [run.replaced for run in lost] == [1, 1]
+    assert [(run.replaced, run.added) for run in lost] == [(1, 1), (1, 1)]
     assert lost[0].digest() == lost[1].digest()
     assert before == after
 
@@ -102,7 +103,7 @@ def test_faults_fall_on_every_part_of_a_replacement() -> None:
     parameters = Exploration(store="fusee", node_failures=1, replace=True, value_size=40)
     with cluster_of(parameters) as stage:
         numbered_run(stage, parameters, 0)
-        steps, others = stage.replace_steps, stage.op_steps
+        steps, others = stage.memory_steps[Call(REPLACE)], stage.op_steps
     assert steps > 2 * others
     program, longer = parse_program("n|n ua"), {Call(REPLACE): steps}
     drawn = [
@@ -114,3 +115,17 @@ def test_faults_fall_on_every_part_of_a_replacement() -> None:
     assert max(step for client, op, step in points if op == 1) <= others
     actions = [{action.kind for taken in faults.values() for action in taken} for faults in drawn]
     assert all(kinds & {FAIL, GONE} for kinds in actions)  # there is something to replace
+
+
+@pytest.mark.exhaustive("hundreds of runs")
+@pytest.mark.parametrize("kind", ["race", "fusee", "swarm"])
+def test_stores_hold_while_nodes_are_added(kind: str) -> None:
+    """Objects of a lost node lay on added nodes, and leaked when it was replaced."""
+    report = explore(
+        Exploration(
+            store=kind, schedules=200 if COMPILED else 4, seed=1, scarce=True, crashes=2,
+            add_nodes=True, node_failures=1, replace=True,
+        )
+    )  # fmt: skip
+    assert report.failures == ()
+    assert report.added

@@ -24,8 +24,6 @@ from kit.stores import accounted, checked, key_of, sound
 
 import limpet
 from limpet.shm import pool as pools
-from limpet.shm.backends.node import NodeOptions
-from limpet.shm.backends.segments import create_apart
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
@@ -192,7 +190,7 @@ def served(
         url = make_url()
         given = {"multi_host": True, "lease": LEASE_S, **parameters}
         if away:
-            create_apart(url, nodes, "4MiB", NodeOptions(), away=away, **given)
+            limpet.create_apart(url, away, nodes=nodes, node_size="4MiB", **given)
         else:
             limpet.create(url, nodes=nodes, node_size="4MiB", **given).close()
         found = Served(url, secret, nodes - away)

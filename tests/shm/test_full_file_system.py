@@ -262,7 +262,7 @@ def test_the_node_is_named_whose_file_system_is_full(pools: Any) -> None:
         fill(store)
     pages = pool.blocks.pages
     assert pages.refused == 1
-    message = pool.allocator.relief.why_full(0, 900, pages.refused, 0, 1)
+    message = pool.allocator.relief.why_full([0], 900, pages.refused, 0, 1)
     assert "node 0 has no room" in message
     assert "the file system of node 1" in message
 

@@ -125,3 +125,29 @@ def test_a_full_store_takes_entries_again(pools: Any, kind: str) -> None:
         assert pool.replace_node(2)["node"] == 2
     pool.recover()
     assert pool.audit()["leaked"] == 0
+
+
+def test_what_only_a_lost_node_linked_to_is_no_leak(pools: Any) -> None:
+    """Links to added nodes are on other nodes."""
+    pool = pools(nodes=1, node_size="1MiB")
+    store = pool.store("race", name="s")
+    fill(store, b"first")
+    pool.add_node(count=2)
+    store.put_many((b"more-%d" % number, bytes(SIZE)) for number in range(MORE))
+    pool.fail_node(0)
+    assert pool.audit()["leaked"] == 0
+    pool.replace_node(0)
+    assert pool.audit()["leaked"] == 0
+
+
+def test_a_full_store_names_the_nodes_that_had_no_room(pools: Any) -> None:
+    pool = pools(nodes=2, node_size="1MiB")
+    store = pool.store("fusee", name="s", replicas=2)
+    pool.add_node()
+    for told in ("no added node takes one of 2 replicas", "nor have nodes 3, 4, which take"):
+        pairs = ((b"%s %d" % (told.encode(), number), bytes(SIZE)) for number in itertools.count())
+        with pytest.raises(limpet.StoreFull, match=told) as raised:
+            store.put_many(pairs)
+        assert "limpet add-node --count 2" in str(raised.value)
+        if told.startswith("no "):
+            pool.add_node(count=2)

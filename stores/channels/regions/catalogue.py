@@ -100,8 +100,19 @@ def _words(description: bytes) -> str:
         return f"{description!r}, which is damaged"
     if not kind:
         return f"a part of {size} bytes"
-    article = "an" if kind[0] in "aeiou" else "a"
-    return f"{article} {kind}{' with ' + text if text else ''}"
+    return f"{_one(kind)}{' with ' + text if text else ''}"
+
+
+def _kind(description: bytes) -> str:
+    """The kind of a region's channel; "": it has none, or is damaged."""
+    try:
+        return str(json.loads(description).get("kind") or "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _one(kind: str) -> str:
+    return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind or 'part'}"
 
 
 class ChannelParameters(GrowingParameters):
@@ -309,11 +320,19 @@ class ChannelCatalogue:
                 self.clear(key.decode())
             return None
         if there != described:
-            raise StoreMismatch(
-                f"{self.pool.url}: {key.decode()!r} is there as {_words(there)}, and was asked for "
-                f"as {_words(described)}; take another name for the new one"
-            )
+            raise StoreMismatch(f"{self.pool.url}: {self._why_not(key.decode(), there, described)}")
         return value, mark, sizes
+
+    def _why_not(self, name: str, there: bytes, described: bytes) -> str:
+        """Why a region that is there is not the one that was asked for."""
+        kind, wanted = _kind(there), _kind(described)
+        if not kind or kind == wanted:
+            return (
+                f"{name!r} is there as {_words(there)}, and was asked for as {_words(described)}; "
+                "take another name for the new one"
+            )
+        way = f"open it with pool.{kind}({name!r}), or " * hasattr(self.pool, kind)
+        return f"{name!r} is {_one(kind)}, not {_one(wanted)}; {way}take another name"
 
     def describe(self, key: bytes) -> dict[str, Any]:
         """The kind and the parameters of a region's channel, and the bytes of its memory; {}: the

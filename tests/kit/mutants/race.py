@@ -15,14 +15,16 @@ from typing import Any, Final
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.explore.sim_pools import SimulatedPool
 from limpet.fault.explore.sim_program import VALUE_SIZE
+from limpet.shm import growth
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.reclaim import end_limbo
 from limpet.shm.clients.epoch import NEVER, Grace
-from limpet.shm.endpoint.layout import slot_address
+from limpet.shm.endpoint.layout import RINGS, slot_address
 from limpet.shm.endpoint.simulated import FETCH_OR, SimulatedEndpoint
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.shm.growth import Growth
 from limpet.shm.recovery import recover_client
 from limpet.stores import registry
 from limpet.stores.core.status import AGAIN, DONE, FULL
@@ -52,21 +54,23 @@ def race_with(
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A variant of the store, `made`, or `by` in place of the pool's `replaced`, or of the clients'
-    `endpoint`.
+    """A variant of the store, `made`, or `by` in place of the `replaced` of a `module`, or of the
+    clients' `endpoint`.
 
-    `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do, or
-    takes long.
+    `says`: the kind of failure. `program`, `value_size`, `scarce`, `add_nodes`: when not every one
+    will do, or takes long.
     """
 
     name: str
     says: tuple[str, ...]
     made: Any = None
+    module: Any = pool_module
     replaced: str = ""
     by: Any = None
     program: str = ""
     value_size: int = VALUE_SIZE
     scarce: bool = False
+    add_nodes: bool = False
     endpoint: Any = SimulatedEndpoint
 
     def parameters(self, schedules: int) -> Exploration:
@@ -74,7 +78,7 @@ class Mutant:
         clients = self.program.count("|") + 1 if self.program else 3
         return Exploration(
             schedules=schedules, clients=clients, seed=1, program=self.program,
-            value_size=self.value_size, scarce=self.scarce,
+            value_size=self.value_size, scarce=self.scarce, add_nodes=self.add_nodes,
         )  # fmt: skip
 
 
@@ -268,6 +272,24 @@ def recover_freeing_the_linked(
     return recover_client(client, blocks, regions, grace, slot, word)
 
 
+class AnnouncesFirst(Growth):
+    """A ring is announced before its nodes are there."""
+
+    def _make(self, number: int, ring: Any) -> None:
+        self.endpoint.cas(RINGS + 8 * (number - 1), 0, ring.word)
+        super()._make(number, ring)
+
+
+class OpensAtOnce(Growth):
+    """Clients allocate on new nodes while others have not mapped them."""
+
+    def _open(self, number: int) -> None:
+        at = RINGS + 8 * (number - 1)
+        ring = self.memory.heap.placement.look_again(number, self.endpoint.load(at))
+        self.endpoint.cas(at, ring.word, ring.opened().word)
+        super()._open(number)
+
+
 class UsesInTheBackground(SimulatedEndpoint):
     """The used bit of a new object is set when its operation ends, and the object is linked."""
 
@@ -338,6 +360,14 @@ MUTANTS: Final = (
         "no-limbo", ("history", "check", "leaked"),
         replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ic id|ua ua|ua",
     ),
+    Mutant(
+        "ring-announced-first", ("check", "client", "node"), module=growth, replaced="Growth",
+        by=AnnouncesFirst, add_nodes=True,
+    ),
+    Mutant(
+        "ring-open-at-once", ("client", "check", "node"), module=growth, replaced="Growth",
+        by=OpensAtOnce, scarce=True, add_nodes=True,
+    ),
 )  # fmt: skip
 
 UNCHANGED: Final = Mutant("unchanged", (), race_with())
@@ -346,7 +376,7 @@ UNCHANGED: Final = Mutant("unchanged", (), race_with())
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Make the pools of this block the mutant's."""
-    original = getattr(pool_module, mutant.replaced, None)
+    original = getattr(mutant.module, mutant.replaced, None)
     get_class: Callable[[str], Any] = registry.store_class
     from limpet.stores import pool as stores_pool
 
@@ -354,11 +384,11 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         if mutant.made is not None:
             stores_pool.store_class = lambda kind: mutant.made  # type: ignore[attr-defined]
         if mutant.replaced:
-            setattr(pool_module, mutant.replaced, mutant.by)
+            setattr(mutant.module, mutant.replaced, mutant.by)
         SimulatedPool.endpoint_class = mutant.endpoint
         yield
     finally:
         SimulatedPool.endpoint_class = SimulatedEndpoint
         stores_pool.store_class = get_class  # type: ignore[attr-defined]
         if mutant.replaced:
-            setattr(pool_module, mutant.replaced, original)
+            setattr(mutant.module, mutant.replaced, original)
