@@ -32,10 +32,12 @@ from limpet.shm.endpoint.fabric import flush_features
 
 pytest.register_assert_rewrite("kit.scenes")
 
-HANG_S = 150 if limpet.build == "compiled" else 300
+HANG_S = 300 if limpet.build == "compiled" else 600
 AGAIN_S = 10
 """Python drops what is raised while a destructor runs."""
 MERCY_S = 30
+END_S = 30
+"""What has been killed may take some time to end."""
 SHM = Path("/dev/shm")
 HELPERS = (
     "multiprocessing.resource_tracker",
@@ -173,7 +175,7 @@ def _used_by_others() -> set[str]:
 def _left_segments() -> set[str]:
     """Segments of this run that are still there; those of other runs come and go."""
     left = _segments() & _first_seen.keys()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + END_S
     while left and time.monotonic() < deadline:
         left = (left & _segments()) - _used_by_others()
         time.sleep(0.1)
@@ -181,13 +183,18 @@ def _left_segments() -> set[str]:
 
 
 def _left_processes() -> list[str]:
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not any(h in command for h in HELPERS):
-                found.append(f"process {child.pid}: {command}")
-    return found
+    deadline = time.monotonic() + END_S
+    while True:
+        found = []
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command = " ".join(child.cmdline())
+                ended = child.status() == psutil.STATUS_ZOMBIE
+                if not ended and not any(h in command for h in HELPERS):
+                    found.append(f"process {child.pid}: {command}")
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

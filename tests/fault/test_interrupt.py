@@ -24,7 +24,7 @@ def test_interrupt_is_a_flag_and_wakes_a_waiting_loop(number: signal.Signals) ->
         interrupt.check()
         assert not select.select([interrupt.fd], [], [], 0)[0]
         os.kill(os.getpid(), number)
-        assert select.select([interrupt.fd], [], [], 10)[0]
+        assert select.select([interrupt.fd], [], [], 60)[0]
         with pytest.raises(Interrupted, match=number.name) as raised:
             interrupt.check()
     assert raised.value.signal is number

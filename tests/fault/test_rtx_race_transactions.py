@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from kit.parts import runs_of
 from kit.puppets import verb_on_address
 from kit.transaction_runs import (
     BOTH,
@@ -61,12 +62,12 @@ kinds = pytest.mark.parametrize("kind", [HASH, BOTH])
 def test_transactions_hold_while_clients_die_and_stand_still(
     kind: str, parameters: dict[str, Any], clients: int
 ) -> None:
-    runs = 60 if COMPILED else 3
+    runs = runs_of(60)
     found = explore(runs, clients, crashes=2, stalls=2, kind=kind, **parameters)
     assert found.failure == ""
     assert found.runs == runs
-    assert found.crashes > runs / 10 or not COMPILED
-    assert found.stalls > runs / 10 or not COMPILED
+    assert found.crashes or not COMPILED
+    assert found.stalls or not COMPILED
 
 
 @pytest.fixture(params=[HASH, BOTH])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kit.parts import IS_LONG
 
 from limpet.fault.matrix import channel_matrix, successor, watched
 from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
@@ -25,7 +26,7 @@ from limpet.stores.registry import KINDS
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
-LIMIT = 4 if COMPILED else 3
+LIMIT = 4 if IS_LONG else 2
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from kit.mutants.swarm import Mutant, in_force
 from kit.mutants.uncompiled import Change
+from kit.parts import runs_of, stride
 from kit.puppets import verb_on
 from kit.registers import Scene
 
@@ -20,7 +21,7 @@ from limpet.shm.endpoint.fabric import BUILD
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
-RUNS = 200 if COMPILED else 10
+RUNS = runs_of(200)
 PROGRAMS = ("pa mab ga|pb mab gb|ga gb", "pa mab mab|pb mba ub|ga gb da", "pa mab xab|pb mdba|gb")
 """A batch is of keys that its client has met before."""
 
@@ -42,7 +43,7 @@ def test_batches_of_registers_hold(kind: str, failures: int, program: str) -> No
     )  # fmt: skip
     report = explore(parameters)
     assert report.failures == ()
-    assert report.crashes > RUNS / 10
+    assert report.crashes or not COMPILED
 
 
 @pytest.mark.exhaustive("hundreds of runs")
@@ -88,7 +89,7 @@ def test_reads_of_batches_hold(failures: int) -> None:
 
 def test_a_batch_that_is_cut_off_leaves_each_key_old_or_new(pools: Any) -> None:
     """A client dies at each step of a batch of puts."""
-    for step in range(1, 60, 1 if COMPILED else 9):
+    for step in range(1, 60, stride(9)):
         scene = Scene(pools, 1)
         (writer,) = scene.clients
         writer.store.put(b"j", b"old")

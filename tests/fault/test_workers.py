@@ -28,7 +28,7 @@ def test_workers_return_status_and_traceback() -> None:
         assert workers.pids == pids
         ends = []
         while workers.pids:
-            ends += workers.wait(30)
+            ends += workers.wait(60)
         good, bad = sorted(ends, key=lambda end: end.slot)
     assert (good.pid, good.status, good.traceback) == (pids[0], 0, "")
     assert (bad.pid, bad.incarnation, bad.status) == (pids[1], 2, 1)

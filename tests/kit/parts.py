@@ -6,7 +6,8 @@
 | rest | `make test-rest` | repetitions, compiled: more kinds, steps, seeds, longer runs |
 | soak | `make soak` (LIMPET_TEST_LONG=1) | what takes minutes; repetitions on the pure build |
 
-A marker beside the test says where it belongs, and why:
+A soak runs all parts, and all runs and steps of tests that make some of them otherwise (`runs_of`,
+`stride`). A marker beside the test says where it belongs, and why:
 
 - `exhaustive(reason, quick=[...])`: in the rest on the compiled build and in the soak on the pure
   one, but for the cases that `quick` names: on the pure build each case takes several times as
@@ -25,8 +26,11 @@ module, for its name ("test_get*", "test_get[race-*]"). A pattern that fits no t
 from __future__ import annotations
 
 import fnmatch
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+
+import limpet
 
 PARTS: Final = ("quick", "rest")
 OTHER_BUILD: Final = "other build"
@@ -38,12 +42,30 @@ PATTERNS: Final = {
     "soak": "cases",
 }
 """The markers, and the argument of each that has patterns."""
+COMPILED: Final = limpet.build == "compiled"
+IS_LONG: Final = os.environ.get("LIMPET_TEST_LONG") == "1"
 HELP: Final = (
     "exhaustive(reason, quick=[]): in `make test-rest` (pure: soak), but for the cases in `quick`",
     "exhaustive_in_pure(reason, quick=[]): in the soak on the pure build, but for `quick`",
     "either_build(reason, but=[]): on the compiled build, and the cases in `but` on the pure one",
     "soak(reason, cases=[]): with LIMPET_TEST_LONG=1 only",
 )
+
+
+def runs_of(count: int) -> int:
+    """How many of so many random runs a test makes: a third, all in a soak; a few, if not
+    compiled."""
+    if not COMPILED:
+        return max(5, count // 25)
+    return count if IS_LONG else max(40, count // 3)
+
+
+def stride(pure: int) -> int:
+    """From one step that a client is stopped at to the next: every third, each in a soak; `pure`,
+    if not compiled."""
+    if not COMPILED:
+        return pure
+    return 1 if IS_LONG else 3
 
 
 def fits(item: Any, pattern: str) -> bool:

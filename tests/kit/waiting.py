@@ -11,7 +11,7 @@ import psutil
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], object], otherwise: str = "", within_s: float = 20) -> None:
+def until(condition: Callable[[], object], otherwise: str = "", within_s: float = 60) -> None:
     """Return when the condition holds; fail, saying `otherwise`, when it does not in that time."""
     deadline = time.monotonic() + within_s
     while not condition():

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from kit.clients import churn, ids
+from kit.parts import IS_LONG
 from kit.processes import child, children, gather
 
 import limpet
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 LIMIT = 256
-IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
 
 
 def descriptors() -> int:

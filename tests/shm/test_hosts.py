@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from kit.clients import ids, slot_of
 from kit.processes import child
+from kit.waiting import until
 
 import limpet
 from limpet.__main__ import main
@@ -24,7 +25,7 @@ from limpet.shm.release import RELEASE, text_of, text_word
 
 LEASE_S = 0.2
 LEASE_US = int(LEASE_S * 1e6)
-LONG_US = 500_000
+LONG_US = 1_500_000
 """A lease that a busy machine leaves a thread to renew."""
 
 
@@ -60,7 +61,7 @@ class Away:
         self.pool.close()
 
 
-def recovered_after(pool: limpet.Pool, ident: int, limit_s: float = 10.0) -> float:
+def recovered_after(pool: limpet.Pool, ident: int, limit_s: float = 60.0) -> float:
     """How long it takes others to find the client dead."""
     start = time.monotonic()
     while ident in ids(pool):
@@ -115,7 +116,7 @@ def test_another_host_that_runs_and_has_this_name_is_refused(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(hosts.VARIABLE, "rack-a")
-    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
+    pool = pools(multi_host=True, lease=LONG_US / 1e6)
     with Away(pool, machine=hosts.this_machine("rack-a")):
         with pytest.raises(ClientError, match="called 'rack-a', too; give each host a LIMPET_HOST"):
             limpet.open(pool.url)
@@ -281,7 +282,7 @@ def test_request_to_end_a_client_is_taken_back_when_it_goes_on(pools: Any) -> No
     with remote(pool, pool.store("race", capacity=64)) as client:
         at = slot_of(client.do("join"))
         pool.endpoint.store(at + slots.FENCE, 12345)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while pool.endpoint.load(at + slots.FENCE):
             assert time.monotonic() < end
             time.sleep(LEASE_S / 50)
@@ -295,7 +296,7 @@ def test_client_is_not_killed_for_another_host_where_the_policy_is_to_wait(pools
         client.do("pin")
         client.stop()
         pool.endpoint.store(slot_of(ident) + slots.FENCE, 12345)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while ("suspended", ident) not in [(e["kind"], e["subject"]) for e in pool.events()]:
             assert time.monotonic() < end
             time.sleep(LEASE_S / 50)
@@ -307,14 +308,14 @@ def test_client_that_stands_still_in_one_operation_is_given_up_only_if_it_is_in_
     pools: Any,
 ) -> None:
     """Its process lives, and it keeps memory from all others."""
-    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
+    pool = pools(multi_host=True, lease=LONG_US / 1e6)
     with remote(pool, pool.store("race", capacity=64)) as client:
         ident = client.do("join")
         away(pool, ident)
         client.do("pin")
-        assert look_for(pool, 4 * LEASE_S) == []
+        assert look_for(pool, 2e-6 * LONG_US) == []
         found: list[int] = []
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not found and time.monotonic() < end:
             pool.membership.remote.ask(ident >> slots.INCARNATION_BITS)
             found = look_for(pool, LEASE_S)
@@ -325,7 +326,7 @@ def test_client_that_stands_still_in_one_operation_is_given_up_only_if_it_is_in_
 
 
 def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
-    pool = pools(multi_host=True, lease=LEASE_US / 1e6)
+    pool = pools(multi_host=True, lease=LONG_US / 1e6)
     with Away(pool, boot=1, name="rack-b") as renews, Away(pool, boot=2, name="rack-c") as silent:
         silent.stand_still()
         renews.stand_still()
@@ -343,7 +344,7 @@ def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
     assert found["rack-b"]["lease"] == "renewed"
     assert found["rack-b"]["clients"] == [renews.ident]
     assert 9 < found["rack-b"]["clock_s"] < 11
-    assert 0 <= found["rack-b"]["renewed_s"] < LEASE_S
+    assert 0 <= found["rack-b"]["renewed_s"] < LONG_US / 1e6
     assert found["rack-c"]["lease"] == "silent"
     assert found["rack-c"]["renewed_s"] is found["rack-c"]["clock_s"] is None
 
@@ -351,7 +352,7 @@ def test_hosts_tells_who_renews_and_whose_clock_is_ahead(pools: Any) -> None:
 def beat_for(pool: limpet.Pool, beat: int, ahead_us: int) -> None:
     """Renew a lease by a clock that is ahead; in a forked child, which is no client."""
     control = Path(f"/dev/shm/limpet.{pool.url.removeprefix('shm://')}.control")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     with control.open("r+b", buffering=0) as file:
         while time.monotonic() < end:
             word = (time.time_ns() // 1000 + ahead_us).to_bytes(8, "little")
@@ -384,10 +385,10 @@ def test_beat_goes_up_although_the_clock_does_not(pools: Any) -> None:
     beat = slot_of(pool.client_id) + slots.BEAT
     ahead = time.time_ns() // 1000 + 3_600_000_000
     pool.endpoint.store(beat, ahead)
-    time.sleep(LEASE_S)
+    until(lambda: pool.endpoint.load(beat) != ahead)
     if pool.endpoint.load(beat) < ahead:  # a beat that had begun before has replaced ours
         pool.endpoint.store(beat, ahead)
-        time.sleep(LEASE_S)
+        until(lambda: pool.endpoint.load(beat) != ahead)
     assert ahead < pool.endpoint.load(beat) < ahead + 100
 
 

@@ -98,7 +98,7 @@ def test_operation_that_was_cut_off_is_over_for_other_threads(pools: Any) -> Non
     cut_off(pool)
     thread = threading.Thread(target=lambda: store.put(b"k", b"v"), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert store.get(b"k") == b"v"
     assert pin_of(pool) == 0

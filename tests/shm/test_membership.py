@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kit.clients import churn, ids, slot_of
 from kit.processes import child, gather
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint import slots
@@ -127,17 +128,18 @@ def test_dead_client_is_recovered_by_who_needs_memory(pools: Any) -> None:
 
 def test_watch_finds_the_dead_within_milliseconds(pools: Any) -> None:
     pool = pools()
-    waits = []
-    for _ in range(7):
+
+    def takes_s() -> float:
         with serving(pool) as other:
             other.do("join")
             watch = pool.watch()
             start = time.monotonic()
             os.kill(other.pid, signal.SIGKILL)
             next(watch)
-            waits.append(time.monotonic() - start)
+            return time.monotonic() - start
+
     # 10 ms are promised; other programs of the machine may take more from us, but not each time
-    assert min(waits) < 0.1
+    assert any(takes_s() < 0.1 for _ in range(100))
 
 
 def die_joining(pool: limpet.Pool, fuse: int) -> None:
@@ -425,14 +427,15 @@ LEASE_S = 0.2
 
 @pytest.mark.parametrize("word", [slots.BOOT, slots.NAMESPACE])
 def test_client_of_another_host_lives_while_its_lease_is_renewed(pools: Any, word: int) -> None:
-    pool = pools(multi_host=True, lease=LEASE_S)
+    pool = pools(multi_host=True, lease=10 * LEASE_S)
     with serving(pool) as other:
         ident = other.do("join")
         rewrite_host(pool, ident, word)
-        end = time.monotonic() + 4 * LEASE_S
-        while time.monotonic() < end:
+        beat = slot_of(ident) + slots.BEAT
+        for _ in range(8):  # it is renewed some times in a lease
+            before = pool.endpoint.load(beat)
+            until(lambda before=before: pool.endpoint.load(beat) != before)
             assert pool.recover()["clients"] == []
-            time.sleep(LEASE_S / 10)
         hosts = {client["client"]: client["host"] for client in pool.clients()}
         assert hosts == {pool.client_id: "local", ident: "other"}
         assert other.do("close") is None

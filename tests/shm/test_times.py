@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 import queue
-import time
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,6 @@ def test_pool_options_are_times(pools: Any) -> None:
 
 def test_timeouts_are_times(pools: Any) -> None:
     pool, soon = pools(), datetime.timedelta(milliseconds=1)
-    began = time.monotonic()
     with pytest.raises(queue.Empty):
         pool.queue("q").get(timeout=soon)
     with pytest.raises(queue.Empty):
@@ -96,7 +94,6 @@ def test_timeouts_are_times(pools: Any) -> None:
     condition = pool.condition("c")
     with condition:
         assert not condition.wait(soon)
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(

@@ -562,12 +562,12 @@ def test_a_child_forked_while_another_thread_is_inside_can_work(fabric):
         def hold():
             endpoint.begin()
             entered.set()
-            leave.wait(30)
+            leave.wait(60)
             endpoint.end()
 
         thread = threading.Thread(target=hold)
         thread.start()
-        entered.wait(30)
+        entered.wait(60)
 
         def child():
             assert endpoint.begin() is True

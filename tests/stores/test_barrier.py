@@ -64,7 +64,7 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
     thread.start()
 
     def result() -> Any:
-        thread.join(20)
+        thread.join(60)
         return found[0]
 
     return result
@@ -100,7 +100,7 @@ def test_threads_of_processes_pass_together(pools: Any) -> None:
 def test_it_is_passed_by_as_many_as_it_is_for(pools: Any) -> None:
     """More threads come than there are parties."""
     barrier = pools().barrier("b", 2)
-    waits = [in_thread(lambda: barrier.wait(5)) for _ in range(5)]
+    waits = [in_thread(lambda: barrier.wait(60)) for _ in range(5)]
     until(lambda: barrier.n_waiting == 1)
     last = in_thread(barrier.wait)
     assert sorted(wait() for wait in [*waits, last]) == [0, 0, 0, 1, 1, 1]
@@ -112,9 +112,9 @@ def test_it_is_pickled_to_workers(pools: Any) -> None:
     workers = [context.Process(target=barrier.wait) for _ in range(2)]
     for worker in workers:
         worker.start()
-    barrier.wait(20)
+    barrier.wait(60)
     for worker in workers:
-        worker.join(20)
+        worker.join(60)
         assert worker.exitcode == 0
 
 
@@ -227,7 +227,7 @@ def test_who_died_before_anybody_met_it_is_not_missed(pools: Any) -> None:
     """Four workers after four that have ended, as a batch after the other has it."""
     barrier = pools().barrier("b", 3)
     for _ in range(3):
-        assert sorted(gather(*[lambda: barrier.wait(20)] * 3)) == [0, 1, 2]
+        assert sorted(gather(*[lambda: barrier.wait(60)] * 3)) == [0, 1, 2]
 
 
 class LateBarrier(Barrier):
@@ -251,7 +251,7 @@ def test_a_party_that_has_passed_does_not_break_the_next_round(pools: Any) -> No
 
     def child() -> None:
         os.read(let_go, 1)
-        barrier.wait(20)
+        barrier.wait(60)
 
     def let_it_come() -> None:
         os.write(go, b"!")
@@ -259,12 +259,12 @@ def test_a_party_that_has_passed_does_not_break_the_next_round(pools: Any) -> No
 
     with children([child]) as ((pid, _),):
         barrier.before_looking = let_it_come
-        assert barrier.wait(20) == 0
+        assert barrier.wait(60) == 0
     os.close(go)
     os.close(let_go)
     assert codes == [0]
     assert not barrier.broken
-    assert sorted(gather(*[lambda: barrier.wait(20)] * 2)) == [0, 1]
+    assert sorted(gather(*[lambda: barrier.wait(60)] * 2)) == [0, 1]
 
 
 def test_who_resigned_is_not_missed(pools: Any) -> None:
@@ -382,10 +382,10 @@ def test_a_newcomer_does_not_hide_who_is_missed(pools: Any) -> None:
     newcomer = pools.again(full(barrier).pool).barrier("b", 2)
     assert barrier.broken
     with pytest.raises(limpet.BrokenBarrierError):
-        barrier.wait(20)
+        barrier.wait(60)
     barrier.reset()
-    other = in_thread(lambda: newcomer.wait(20))
-    assert sorted([barrier.wait(20), other()]) == [0, 1]
+    other = in_thread(lambda: newcomer.wait(60))
+    assert sorted([barrier.wait(60), other()]) == [0, 1]
 
 
 def test_a_newcomer_takes_the_row_of_one_whom_nobody_misses(pools: Any) -> None:
@@ -397,32 +397,32 @@ def test_a_newcomer_takes_the_row_of_one_whom_nobody_misses(pools: Any) -> None:
     pools.again(full(barrier).pool).barrier("b", 2)
     assert not barrier.broken
     with pytest.raises(limpet.BrokenBarrierError) as caught:
-        barrier.wait(20)
+        barrier.wait(60)
     assert caught.value.pids == [pid]
 
 
 def test_the_dead_whom_only_the_dead_would_miss_make_room(pools: Any) -> None:
     pool = pools()
     barrier = pool.barrier("b", 2)
-    gather(*[lambda: barrier.wait(20)] * 2)
+    gather(*[lambda: barrier.wait(60)] * 2)
     full(barrier)
     two = [pools.again(pool).barrier("b", 2) for _ in range(2)]
     assert not barrier.broken
-    other = in_thread(lambda: two[0].wait(20))
-    assert sorted([two[1].wait(20), other()]) == [0, 1]
+    other = in_thread(lambda: two[0].wait(60))
+    assert sorted([two[1].wait(60), other()]) == [0, 1]
 
 
 def test_one_who_had_come_does_not_count_for_who_has_its_row(pools: Any) -> None:
     pool = pools()
     barrier = pool.barrier("b", 2)
-    pid, out = start(lambda: barrier.wait(20))
+    pid, out = start(lambda: barrier.wait(60))
     until(lambda: barrier.n_waiting == 1)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     out.close()
     newcomer = pools.again(full(barrier).pool).barrier("b", 2)
     with pytest.raises(limpet.BrokenBarrierError):
-        newcomer.wait(20)
+        newcomer.wait(60)
 
 
 def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
@@ -431,10 +431,10 @@ def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
     died_after(barrier, 1)
     newcomer = pools.again(full(barrier).pool).barrier("b", 2, on_death="continue")
     assert barrier.parties == 1
-    assert barrier.wait(20) == 0
-    other = in_thread(lambda: newcomer.wait(20))
+    assert barrier.wait(60) == 0
+    other = in_thread(lambda: newcomer.wait(60))
     until(lambda: barrier.parties == 2)
-    assert sorted([barrier.wait(20), other()]) == [0, 1]
+    assert sorted([barrier.wait(60), other()]) == [0, 1]
 
 
 @pytest.mark.parametrize("on_death", ["break", "continue"])
@@ -449,13 +449,13 @@ def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str)
         full(barrier)
         running = dies_at(pool, fuse, barrier.sst.mine)
         if on_death == "continue":
-            assert barrier.wait(20) == 0
+            assert barrier.wait(60) == 0
         else:
             with pytest.raises(limpet.BrokenBarrierError):
-                barrier.wait(20)
+                barrier.wait(60)
             barrier.reset()
-            other = in_thread(lambda barrier=barrier: barrier.wait(20))
-            assert sorted([barrier.wait(20), other()]) == [0, 1]
+            other = in_thread(lambda barrier=barrier: barrier.wait(60))
+            assert sorted([barrier.wait(60), other()]) == [0, 1]
         pool.channels.remove(f"b{fuse}")
     assert fuse > 3
 
@@ -472,7 +472,7 @@ class LateEndpoint(Endpoint):
 
     def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
         self.asleep.set()
-        self.may.wait(20)
+        self.may.wait(60)
         return 1
 
 
@@ -503,12 +503,12 @@ def test_who_is_late_learns_of_its_own_round(pools: Any, steps: str, told: bool)
     until(late.endpoint.asleep.is_set)
     for number, step in enumerate(steps):
         if step == "a":
-            assert barrier.wait(20) == 1
+            assert barrier.wait(60) == 1
             continue
-        theirs = in_thread(lambda: barrier.wait(20)) if number or step == "p" else None
+        theirs = in_thread(lambda: barrier.wait(60)) if number or step == "p" else None
         until(lambda: barrier.n_waiting == 1)
         if step == "p":
-            assert barrier.wait(20) == 1
+            assert barrier.wait(60) == 1
         else:
             barrier.reset()
         if theirs is not None:
@@ -564,17 +564,17 @@ def killed_in_a_wait(barrier: Any, fuse: int) -> bool:
         time.sleep(0.005)
     told = None
     try:
-        barrier.wait(20)
+        barrier.wait(60)
     except limpet.BrokenBarrierError as error:
         told = error.pids
     assert told in (None, [] if goes_on else [pid])
     assert not (told and goes_on)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if goes_on:
-        assert barrier.wait(20) == 0
+        assert barrier.wait(60) == 0
     barrier.reset()
-    other = in_thread(lambda: barrier.wait(20))
-    assert sorted([barrier.wait(20), other()]) == [0, 1]
+    other = in_thread(lambda: barrier.wait(60))
+    assert sorted([barrier.wait(60), other()]) == [0, 1]
     return code == -signal.SIGKILL
 
 
@@ -598,7 +598,7 @@ def killed_in(barrier: Any, call: str, waits: bool, fuse: int) -> bool:
     """Have a child die at its `fuse`-th step of a call; whether it came so far."""
     if call == "reset" and not waits:
         barrier.abort()
-    late = in_thread(lambda: barrier.wait(20)) if waits else None
+    late = in_thread(lambda: barrier.wait(60)) if waits else None
     until(lambda: not waits or barrier.n_waiting == 1)
 
     came = dies_at(barrier.pool, fuse, getattr(barrier, call))
@@ -618,8 +618,8 @@ def test_a_kill_at_any_step_of_abort_and_reset(pools: Any, call: str, waits: boo
     while killed_in(barrier, call, waits, fuse):
         fuse += 1
     assert fuse > 2
-    other = in_thread(lambda: barrier.wait(20))
-    assert sorted([barrier.wait(20), other()]) == [0, 1]
+    other = in_thread(lambda: barrier.wait(60))
+    assert sorted([barrier.wait(60), other()]) == [0, 1]
 
 
 def one_of_four_is_killed(barrier: Any, come: Any, delay_s: float) -> None:

@@ -19,7 +19,7 @@ from limpet.stores.channels import changes as changes_module
 from limpet.stores.core.status import AGAIN, PUT
 from limpet.stores.transactions.layout import LOCKED
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 WATCHED = ("race", "rtx-race", "rtx-sherman")
 LARGE = b"L" * 5000
 

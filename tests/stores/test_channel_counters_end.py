@@ -47,7 +47,7 @@ def test_the_count_of_wakes_wraps(pools: Any) -> None:
     event.pool.endpoint.store(at, (1 << 32) - WAKE)
 
     def waits() -> bool:
-        return bool(event.wait(20))
+        return bool(event.wait(60))
 
     with children([waits, waits]) as waiting:
         until(lambda: event.pool.endpoint.load(at) & 1)
@@ -59,7 +59,7 @@ def test_the_count_of_wakes_wraps(pools: Any) -> None:
     event.clear()
     assert not event.wait(0.01)
     event.set()
-    assert event.wait(5)
+    assert event.wait(60)
 
 
 def late_lock(pool: Any, places: int, left: int) -> Any:
@@ -88,7 +88,7 @@ def test_rounds_of_a_ticket_lock_wrap(pools: Any) -> None:
         thread.start()
         until(lambda: any(pool.endpoint.load(at) & 7 in (1, 2) for at in places))
         lock.release()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         assert pool.endpoint.load(head) == passed + 1
         other.release()
@@ -168,14 +168,14 @@ def test_rounds_of_a_queue_wrap(pools: Any, maxsize: int, end: int) -> None:
     for number in range(5 * maxsize):
         sizes = [10, LARGE] if maxsize > 1 else [LARGE if number % 2 else 10]
         for size in sizes:
-            jobs.put(bytes([number]) * size, timeout=1)
+            jobs.put(bytes([number]) * size, timeout=60)
         assert jobs.qsize() == len(sizes)
         for size in sizes:
-            assert consumer.get(timeout=1) == bytes([number]) * size
+            assert consumer.get(timeout=60) == bytes([number]) * size
             consumer.task_done()
         with pytest.raises(queue.Empty):
             consumer.get_nowait()
-        assert jobs.join(timeout=1)
+        assert jobs.join(timeout=60)
     for number in range(maxsize):
         jobs.put(number)
     with pytest.raises(queue.Full):
@@ -212,12 +212,12 @@ def test_tags_of_cells_wrap(pools: Any, ticket: int) -> None:
     jobs = late_queue(pool, 2, ticket)
     for number in range(12):
         jobs.put(bytes([number]) * LARGE)
-        assert jobs.get(timeout=1) == bytes([number]) * LARGE
+        assert jobs.get(timeout=60) == bytes([number]) * LARGE
         if number % 3:
             jobs.task_done()
     for _ in range(4):
         jobs.task_done()
-    assert jobs.join(timeout=1)
+    assert jobs.join(timeout=60)
     assert pool.audit()["leaked"] == 0
 
 
@@ -251,7 +251,7 @@ def test_the_count_of_open_elements_stays_at_its_end(pools: Any) -> None:
     entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
     for number in range(6):
         jobs.put(number)
-        assert consumer.get(timeout=1) == number
+        assert consumer.get(timeout=60) == number
     word = pool.endpoint.load(at)
     assert (word >> queues.COUNT_BITS, word & COUNT_MASK) == (5, COUNT_MAX)
     for _ in range(3):
@@ -264,7 +264,7 @@ def test_the_count_of_open_elements_stays_at_its_end(pools: Any) -> None:
     jobs.put(1)
     assert jobs.get() == 1
     jobs.task_done()
-    assert jobs.join(timeout=1)
+    assert jobs.join(timeout=60)
 
 
 @pytest.mark.parametrize(("turn", "lost"), [(0, COUNT_MASK), (TURN_MASK, 7)])
@@ -276,17 +276,17 @@ def test_counts_of_lost_elements_and_turns_wrap(pools: Any, turn: int, lost: int
     set_counts(consumer, at, turn, 0, lost)
     pool.endpoint.store(jobs.address + queues.FORGOTTEN, lost)
     entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
-    assert jobs.join(timeout=1)
+    assert jobs.join(timeout=60)
     for each in ("a", "b"):
         jobs.put(each)
         assert consumer.get() == each
     consumer.close()
     for _ in range(2):
         with pytest.raises(limpet.TasksLost) as raised:
-            jobs.join(timeout=1)
+            jobs.join(timeout=60)
         assert raised.value.elements == ["a", "b"]
     assert jobs.forget_lost(raised.value) == 2
-    assert jobs.join(timeout=1)
+    assert jobs.join(timeout=60)
     assert pool.endpoint.load(at) >> queues.COUNT_BITS == turn + 1 & TURN_MASK
 
 
@@ -306,7 +306,7 @@ def test_a_ring_says_that_its_positions_are_at_their_end(pools: Any, overrun: st
     def sends_on() -> None:
         for number in range(1000):
             ring.send(number)
-            assert reader.receive(timeout=1) == number
+            assert reader.receive(timeout=60) == number
 
     with pytest.raises(limpet.StoreCorrupt, match="make it anew"):
         sends_on()
@@ -354,7 +354,7 @@ def test_a_round_that_is_reset_where_rounds_wrap_is_broken(pools: Any, before: i
     thread.start()
     until(lambda: barrier.n_waiting == 1)
     barrier.reset()
-    thread.join(20)
+    thread.join(60)
     assert isinstance(found[0], limpet.BrokenBarrierError)
     assert entered(barrier, lambda: was_reset(barrier, place))
 
@@ -408,7 +408,7 @@ def test_who_died_a_turn_of_rounds_ago_is_not_missed(pools: Any) -> None:
     thread.start()
     until(lambda: len(barrier.sst.participants()) == 1)
     found.append(pools.again(pool).barrier("barrier", parties=2).wait(20))
-    thread.join(20)
+    thread.join(60)
     assert sorted(found) == [0, 1]
 
 

@@ -20,7 +20,7 @@ from limpet.stores.channels.condition import PLACE, PLACES_AT, STATE, WAITING
 from limpet.stores.channels.layout import MOMENT, MOMENTS
 from limpet.stores.channels.lock.ticket_layout import QUEUED
 
-WAITS_S = 20.0
+WAITS_S = 60.0
 
 
 def sleeps(pool: Any, condition: Any, number: int = 0) -> None:

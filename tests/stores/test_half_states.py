@@ -33,7 +33,7 @@ def filled(self, number, word):
     return self.blank
 """
 COMPILED = limpet.build == "compiled"
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 SPINS = 20
 """So often a client looks, twice over, before it sleeps."""
 

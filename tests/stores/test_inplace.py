@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kit.endpoints import Interrupted, WatchedPool
 from kit.mutants.uncompiled import IN_PLACE, Change, always, nothing, replaced, store_in_force
+from kit.parts import runs_of
 from kit.processes import children
 from kit.stores import sound
 from kit.trees import LeafSplit, Merge
@@ -34,7 +35,7 @@ SMALL = {"node_size": 320, "key_size": 16, "value_size": 32}
 
 def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": 40, "crashes": 0, "stalls": 0, "seed": 7, **more}
-    return explore(Exploration(store=kind, schedules=runs if COMPILED else runs // 25, **chosen))
+    return explore(Exploration(store=kind, schedules=runs_of(runs), **chosen))
 
 
 def grown(pools: Any, kind: str, keys: int, **parameters: Any) -> Any:

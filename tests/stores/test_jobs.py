@@ -20,7 +20,7 @@ from limpet.stores.channels.jobs.job_queue import JobQueue
 from limpet.stores.channels.jobs.table import JobTable
 from limpet.stores.channels.waiting import Waiting
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 WHEN_NOT_SOON_S = 3600.0
 
 

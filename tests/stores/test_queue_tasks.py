@@ -72,10 +72,10 @@ def test_join_is_woken_by_another_process(pools: Any) -> None:
         for turn in range(1, 6):
             q.put(20)
             q.put(9)
-            assert q.join(30)
+            assert q.join(60)
             assert done.value == turn * 31
         q.put_many([None] * 3)
-        assert q.join(30)
+        assert q.join(60)
 
 
 def test_only_who_got_an_element_says_that_it_is_done(pools: Any) -> None:
@@ -145,7 +145,7 @@ def test_everybody_is_told_what_was_lost_until_it_is_forgotten(pools: Any, how: 
     lose(q, 2, ENDS[how](q))
     for handle in (q, pickle.loads(pickle.dumps(q))):
         with pytest.raises(limpet.TasksLost, match=r"2 elements of 'q'.* forget_lost") as caught:
-            handle.join(10)
+            handle.join(60)
         assert caught.value.count == 2
         assert pickle.loads(pickle.dumps(caught.value)).count == 2
     handle.pool.close()
@@ -179,11 +179,11 @@ def test_who_waits_is_told_of_a_death(pools: Any) -> None:
         time.sleep(60)
 
     with children([stays]) as ((pid, _),):
-        assert got.wait(20)
+        assert got.wait(60)
         timer = threading.Timer(0.1, lambda: os.kill(pid, signal.SIGKILL))
         timer.start()
         with pytest.raises(limpet.TasksLost):
-            q.join(30)
+            q.join(60)
         timer.join()
 
 
@@ -259,7 +259,7 @@ def test_a_stopped_consumer_is_waited_for(pools: Any) -> None:
         os.waitpid(pid, os.WUNTRACED)
         assert not q.join(0.05)
         os.kill(pid, signal.SIGCONT)
-        assert q.join(20)
+        assert q.join(60)
 
 
 def test_a_consumer_that_is_done_just_before_it_ends_has_lost_nothing(
@@ -279,7 +279,7 @@ def test_a_consumer_that_is_done_just_before_it_ends_has_lost_nothing(
         return False
 
     monkeypatch.setattr(q.pool.membership, "lives", ends)
-    assert q.join(5)
+    assert q.join(60)
     assert len(done) == 1
 
 
@@ -305,11 +305,11 @@ def test_elements_of_workers_killed_at_random_are_done_or_lost(pools: Any) -> No
             os.kill(pid, signal.SIGKILL)
         os.waitpid(started[0][0], 0)
         try:
-            finished, lost = q.join(30), 0
+            finished, lost = q.join(60), 0
         except limpet.TasksLost:
             time.sleep(0.05)
             lost = q.forget_lost()
-            finished = q.join(30)
+            finished = q.join(60)
         assert finished
     assert set(done) <= {0, 1}
     assert list(done).count(0) <= lost <= 4

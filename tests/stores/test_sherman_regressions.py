@@ -27,7 +27,7 @@ from limpet.stores.sherman.layout import SHAPE
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED: Final = BUILD == "compiled"
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 60
 """Seconds; a client that takes longer hangs."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.uncompiled import SWARM, Change, replaced, store_in_force
+from kit.parts import stride
 from kit.processes import dies_at, exit_code, fork
 from kit.stores import sound
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slo
 COMPILED: Final = limpet.build == "compiled"
 SIZE: Final = 1024
 """Bytes of a value: with its register, a tenth of a block."""
-STEP: Final = 1 if COMPILED else 7
+STEP: Final = stride(7)
 TURNS: Final = 3 if COMPILED else 1
 FUSE: Final = 2_000
 """The step at which a client is killed: in the midst of its updates."""
