@@ -99,12 +99,11 @@ class Filling:
         found = array("q")
         before = self._counts()
         for key in itertools.islice(self._keys, self._upto(share)):
-            searches = self._search().searches
             full, ns = self._insert(key)
             after = self._counts()
             found.append(full)
             found.extend(now - then for now, then in zip(after, before, strict=True))
-            path = self._path() if not full and self._search().searches != searches else []
+            path = self._path() if not full and self.store.writer.journal.steps > 1 else []
             found.extend((self._groups(), self._in_a_window(), self._locked_bytes()))
             found.extend((len(path), self._span(path), ns))
             before = after
