@@ -60,7 +60,8 @@ def capacity_for(pool: limpet.Pool, rows: int) -> int:
 
 @contextlib.contextmanager
 def table_of(rows: int, **parameters: Any) -> Iterator[Any]:
-    """An empty store with one table of so many rows, in a pool that ends with it."""
+    """An empty store with one table of so many rows, which have sums, as on a fabric; in a pool
+    that ends with it."""
     url = f"shm://limpet-cuckoo-{os.getpid()}-{next(_numbers)}"
     entry = 8 + 8 * (KEY_SIZE // 8 + 1) + len(VALUE)
     size = rows * (SLOTS * entry + 24) + 8 * MIB
@@ -68,7 +69,7 @@ def table_of(rows: int, **parameters: Any) -> Iterator[Any]:
         limpet.destroy(url)
         yield pool.store(
             "rcuckoo", name="table", capacity=capacity_for(pool, rows), key_size=KEY_SIZE,
-            value_size=len(VALUE), **parameters,
+            value_size=len(VALUE), sums=True, **parameters,
         )  # fmt: skip
 
 
