@@ -54,8 +54,8 @@ MASKED: Final = 64
 """Locks that one masked CAS takes in the paper."""
 SMALL_ROWS: Final = 512
 CACHED: Final = 4
-"""`grain` caches one row of so many. (In the paper it is one of 14,000. With all of them, one client
-alone knows each path before its first attempt, however its keys are hashed.)"""
+"""`grain` caches one row of so many. (In the paper it is one of 14,000. With all of them, a client
+that is alone knows each path before its first attempt, however its keys are hashed.)"""
 
 
 @dataclasses.dataclass(frozen=True)
