@@ -1,7 +1,8 @@
 """Writing entries in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
 
 An update or a delete locks the key's two rows and reads them, in one phase; in the next one it
-writes its entry and the sequence of the row (rows.py), and gives the locks back. An insert goes through the paper's phases:
+writes its entry and the sequence of the row (rows.py), and gives the locks back. An insert goes
+through the paper's phases:
 
     speculative search      a path is searched in the cache (search.py). Before the first attempt
                             nothing is read for it: if one of the key's rows is not cached, or has a
