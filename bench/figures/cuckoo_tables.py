@@ -60,7 +60,8 @@ def capacity_for(pool: limpet.Pool, rows: int) -> int:
 
 @contextlib.contextmanager
 def table_of(rows: int, **parameters: Any) -> Iterator[Any]:
-    """An empty store with one table of so many rows, in a pool that ends with it."""
+    """An empty store with one table of so many rows, which have sums, as on a fabric; in a pool
+    that ends with it."""
     url = f"shm://limpet-cuckoo-{os.getpid()}-{next(_numbers)}"
     entry = 8 + 8 * (KEY_SIZE // 8 + 1) + len(VALUE)
     size = rows * (SLOTS * entry + 24) + 8 * MIB
@@ -68,7 +69,7 @@ def table_of(rows: int, **parameters: Any) -> Iterator[Any]:
         limpet.destroy(url)
         yield pool.store(
             "rcuckoo", name="table", capacity=capacity_for(pool, rows), key_size=KEY_SIZE,
-            value_size=len(VALUE), **parameters,
+            value_size=len(VALUE), sums=True, **parameters,
         )  # fmt: skip
 
 
@@ -99,12 +100,11 @@ class Filling:
         found = array("q")
         before = self._counts()
         for key in itertools.islice(self._keys, self._upto(share)):
-            searches = self._search().searches
             full, ns = self._insert(key)
             after = self._counts()
             found.append(full)
             found.extend(now - then for now, then in zip(after, before, strict=True))
-            path = self._path() if not full and self._search().searches != searches else []
+            path = self._path() if not full and self.store.writer.journal.steps > 1 else []
             found.extend((self._groups(), self._in_a_window(), self._locked_bytes()))
             found.extend((len(path), self._span(path), ns))
             before = after

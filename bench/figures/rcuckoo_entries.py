@@ -357,7 +357,7 @@ def _entries() -> Iterator[Entry]:
         "section 5.3 and abstract: `rcuckoo` is first everywhere, up to 2.5 times under B and 7.1 "
         "under A; there Clover is last, and FUSEE is beside `rcuckoo`. The curves have no numbers.",
         _ycsb,
-        reason="bytes, with which the node is busy under C: a get of `rcuckoo` reads two rows, 544 "
+        reason="bytes, with which the node is busy under C: a get of `rcuckoo` reads two rows, 483 "
         "bytes (the paper's rows about 146); one of `fusee` 64 in one round trip, as its cache "
         "knows the slot; the paper's takes two. Under A, clients wait for locks of hot rows, which "
         "are not in the NIC's memory; an UPDATE of `fusee` that loses to another is done. Clover's "

@@ -152,6 +152,7 @@ class SimulatedCluster:
         self.apart = apart
         self.parameters = {
             **profile.explorer_parameters,
+            **(profile.remote if remote else {}),
             **(SMALL_NODES if apart and kind == "rtx-sherman" else {}),
             **(parameters or {}),
         }

@@ -9,7 +9,8 @@ Sources
     fusee, -cr, -nc       FUSEE, 6.1 and 6.2: two memory nodes, two replicas
     clover, pdpm          FUSEE, 6.2: two memory nodes
     race, rtx, dtx        rTX, 6: one memory node; values in the leaves of trees
-    rcuckoo               RCuckoo, 5.1: one memory node, values in the rows; a table filled to 90 %
+    rcuckoo               RCuckoo, 5.1: one memory node, values in the rows, which have sums, as in
+                          pools of several hosts; a table filled to 90 %
     loco                  LOCO, 7.2: values in the array, filled to 80 %; the paper has 2 to 8 nodes
 """
 
@@ -50,9 +51,9 @@ def _inline(demand: Demand) -> dict[str, Any]:
     return {"value_size": demand.value_size}
 
 
-def _filled(share: float) -> Callable[[Demand], dict[str, Any]]:
+def _filled(share: float, **more: Any) -> Callable[[Demand], dict[str, Any]]:
     """Of a table of fixed size, whose keys fill this share of it."""
-    return lambda demand: {**_inline(demand), "capacity": int(demand.keys / share)}
+    return lambda demand: {**_inline(demand), "capacity": int(demand.keys / share), **more}
 
 
 _TREE: Final = Testbed(parameters=_inline)
@@ -65,7 +66,7 @@ TESTBEDS: Final = {
     "fusee": _FUSEE, "fusee-cr": _FUSEE, "fusee-nc": _FUSEE,
     "clover": _OF_FUSEE, "pdpm": _OF_FUSEE,
     "sherman": _TREE, "dtx-sherman": _TREE, "rtx-sherman": _TREE,
-    "rcuckoo": Testbed(parameters=_filled(0.9)),
+    "rcuckoo": Testbed(parameters=_filled(0.9, sums=True)),
     "loco": Testbed(4, _filled(0.8)),
 }  # fmt: skip
 _DEFAULT: Final = Testbed()

@@ -58,6 +58,8 @@ class FaultProfile:
     explorer_capacity: int = 1
     explorer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Parameters for the explorer only."""
+    remote: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The same, if clients are remote: the simulated pool is not of several hosts, as theirs is."""
     sources: tuple[str, ...] = ()
     """Files of `stores` (glob patterns) that name this kind's crash points; without any, those of
     its own package."""
@@ -177,6 +179,7 @@ FAULT_PROFILES: Final = {
     "rcuckoo": FaultProfile(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=5000,
+        remote={"sums": True},
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
         checksum=Checksum(
             text="none where memory is one host's and coherent, as it is here: the sequence of a "

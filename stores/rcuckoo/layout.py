@@ -4,7 +4,7 @@ A table is one region of a memory node:
 
     0         journals  one for each client slot of the pool (locks.py)
     then      locks     a word each (locks.py), from a multiple of 64 on
-    then      rows      (rows.py), from a multiple of 64 on
+    then      rows      (rows.py), each from 16 bytes after a multiple of 64 on
 
 Counters of less than a word: the sequence of a journal, 56 bits, which wraps after 200 years of ten
 million states a second. The sequence of a row is a word; clients compare it for equality, or for up
@@ -15,15 +15,16 @@ from typing import Final
 
 SLOTS: Final = 8
 """Entries of a row."""
-HEAD_WORDS: Final = 8
+LINE_WORDS: Final = 8
+HEAD_WORDS: Final = 6
+HEAD_AT: Final = LINE_WORDS - HEAD_WORDS
+"""Words of a cache line, of a row's header, and of the line before the header."""
 SEQUENCE: Final = 0
 SUM: Final = 1
 TAGS: Final = 2
 KEY_SIZES: Final = 3
 VALUE_SIZES: Final = 4
-"""The words of a row's header line (rows.py)."""
-CHANGED_WORDS: Final = 6
-"""As many of them are written."""
+"""The words of a row's header (rows.py)."""
 EXTENT: Final = 0xFFFF
 """In place of the size of a value: it is in an extent."""
 
@@ -62,7 +63,7 @@ LOOKS_MAX: Final = 1000
 EMPTY: Final = 0xFFFF_FFFF
 """In place of an entry's other row: there is no entry."""
 
-assert CHANGED_WORDS == VALUE_SIZES + SLOTS // 4 <= HEAD_WORDS
+assert HEAD_WORDS == VALUE_SIZES + SLOTS // 4 <= LINE_WORDS
 assert HELD_MAX == PATH_MAX + 2
 assert STATE == LEASE + 8 + 8 * HELD_MAX
 assert REDO == STATE + 8 + 16 * PATH_MAX

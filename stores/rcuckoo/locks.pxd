@@ -13,7 +13,7 @@ cdef class LockJournal:
     cdef u64 count
     cdef u64[::1] held
     cdef u64[::1] path
-    cdef u64 steps
+    cdef readonly u64 steps
 
     cpdef int adopt(self, u64 ident) except -1
     cdef u64 _state(self, u64 path) noexcept

@@ -8,6 +8,7 @@ from limpet.stores.core.status cimport *
 from limpet.stores.rcuckoo.layout cimport *
 from limpet.stores.rcuckoo.locks cimport LockJournal, Locks
 from limpet.stores.rcuckoo.rows cimport DependentHash, Row, Rows
+from limpet.stores.rcuckoo.search cimport PathSearch
 
 @cython.final
 cdef class KeyRows:
@@ -20,6 +21,8 @@ cdef class KeyRows:
     cdef u64 second_at
     cdef readonly Row one
     cdef readonly Row two
+    cdef bint covered
+    cdef bint again
     cdef Image first_image
     cdef Image second_image
     cdef readonly Row row
@@ -42,6 +45,8 @@ cdef class Lookup(InlineIndex):
     cdef readonly DependentHash places
     cdef readonly Rows rows
     cdef readonly bint direct
+    cdef readonly bint again
+    cdef readonly list searches
     cdef readonly LockJournal journal
     cdef readonly Locks locks
     cdef readonly KeyRows found
@@ -76,9 +81,18 @@ cdef class Lookup(InlineIndex):
     @cython.final
     cdef int post(self, KeyRows found) except -1
     @cython.final
+    @cython.locals(low=u64)
+    cdef int _post_copies(self, KeyRows found) except -1
+    @cython.final
+    @cython.locals(upper=Py_ssize_t, first=Py_ssize_t)
     cdef int arrive(self, KeyRows found) except -1
     @cython.final
-    cdef int post_proven(self, KeyRows found) except -1
+    @cython.locals(search=PathSearch)
+    cdef int remember(self, KeyRows found) except -1
+    @cython.final
+    cdef int post_proven(self, KeyRows found, bint again) except -1
+    @cython.final
+    cdef int _post_sequences(self, KeyRows found) except -1
     @cython.final
     @cython.locals(tag=u64)
     cdef bint find(self, KeyRows found, bytes key) except -1
@@ -90,10 +104,10 @@ cdef class Lookup(InlineIndex):
     @cython.locals(there=bint)
     cdef int look_up(self, KeyRows found, bytes key) except -1
     @cython.final
-    @cython.locals(one=bint, two=bint, proven=bint, odd=bint)
+    @cython.locals(one=bint, two=bint, proven=bint, torn=bint)
     cdef bint is_proven(self, KeyRows found, bint both) except -1
     @cython.final
-    cdef bint _has_stayed(self, Row row, u64 ticket) except -1
+    cdef bint _are_proven(self, KeyRows found) except -1
     @cython.final
     @cython.locals(first=u64, before=u64, second=u64, then=u64)
     cdef bint _stands(

@@ -1,16 +1,18 @@
 """Finding a key in an `rcuckoo` store, and reading its value (RCuckoo sections 3.1 and 3.2.1).
 
-A key is looked up by reading both of its rows in one phase, and then the sequences of both again.
-An entry is valid if its row is whole, and its sequence has stayed. A key is missing if this is so
-of both rows: they were as they were read at the moment between the second row and the first of the
+A key is looked up by reading both of its rows in one phase. An entry is valid if its row is whole.
+A key is missing if both rows are whole, and have their sequences still when these are read again:
+then both were as they were read at one moment, between the last of the rows and the first of the
 sequences. So an entry that moves from the row that was read later to the one that was read first is
 not missed (C3); the paper reads no version again. A long value is read from its extent, in a second
 phase. `get_many` has the same phases for all of its keys.
 
-Deviation: the paper reads two adjacent rows together. Here each row is a read of its own, as a
-sequence has to be the first word that is read of its row (rows.py).
+Rows with sums are read as a whole, adjacent ones by one covering read, as in the paper. The
+sequences are read again in the same phase, behind the rows on their node, by clients to which that
+costs no message: by remote ones, whose phase is one message to each node, and in a batch. Other
+clients read them in a second phase, and only after a key that is in neither row.
 
-Where memory is mapped, and rows have no sums, a client looks at the rows where they are, copies the
+Rows without sums are where the memory is mapped: a client looks at them where they are, copies the
 value, and reads the sequences again after that (`stands`), by verbs of the background, as every get
 without a pin does (inline.py).
 """
@@ -31,7 +33,8 @@ from limpet.stores.core.status import AGAIN, DONE, MISSING
 from limpet.stores.rcuckoo.layout import HEAD_WORDS, LOOKS_MAX, SEQUENCE
 from limpet.stores.rcuckoo.locks import LockJournal, Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.rows import DependentHash, Row, Rows
+from limpet.stores.rcuckoo.rows import DependentHash, Rows
+from limpet.stores.rcuckoo.search import PathSearch
 
 
 class KeyRows:
@@ -42,7 +45,8 @@ class KeyRows:
     entry, `reference`: to its extent, or 0. It is valid within the operation that has chosen it;
     outside of that it only guides the wait.
 
-    `direct`: the rows are looked at where they are (`Row`).
+    `direct`: the rows are looked at where they are (`Row`). `covered`: one read has both of them.
+    `again`: their sequences are read again in the same phase; of `direct` ones always.
     """
 
     def __init__(self, rows: Rows, direct: bool) -> None:
@@ -56,7 +60,9 @@ class KeyRows:
         """Addresses of the rows."""
         self.one = rows.row(direct)
         self.two = rows.row(direct)
-        self.first_image: Any = None if direct else rows.image(1, False)
+        self.covered = False
+        self.again = direct
+        self.first_image: Any = None if direct else rows.image(2, False)
         self.second_image: Any = None if direct else rows.image(1, False)
         """The words that are read if it is not direct."""
         self.row = self.one
@@ -88,10 +94,13 @@ class Lookup(InlineIndex):
         self.rows_at = parameters.rows_at(clients)
         self.row_count = parameters.rows
         self.places = DependentHash(parameters.rows, parameters.locality)
-        summed = not pool.parameters.coherent or pool.parameters.multi_host
+        summed = parameters.sums or not pool.parameters.coherent or pool.parameters.multi_host
         self.rows = Rows(pool.endpoint, parameters, summed)
         self.row_size = 8 * parameters.row_words
-        self.direct = pool.is_in_place and not summed
+        self.direct = not summed
+        self.again = pool.remote
+        self.searches: list[PathSearch | None] = [None] * parameters.tables
+        """The search of each table, with its cached rows, once an insert has needed it."""
         self.journal = LockJournal(pool.endpoint)
         self.locks = Locks(pool.endpoint, pool.client, parameters, self.journal)
         self.found = KeyRows(self.rows, self.direct)
@@ -109,7 +118,7 @@ class Lookup(InlineIndex):
     def find_once(self, key: bytes, attempt: int) -> int:
         found = self.found
         self.choose(found, key)
-        self.post_proven(found)
+        self.post_proven(found, self.again)
         self.endpoint.wait()
         outcome = self.look_up(found, key)
         if outcome == AGAIN and attempt > LOOKS_MAX and self.is_damaged(found):
@@ -119,7 +128,7 @@ class Lookup(InlineIndex):
     def glance(self, key: bytes) -> int:
         found = self.found
         self.choose(found, key)
-        self.post_proven(found)
+        self.post_proven(found, self.again)
         self.endpoint.wait()
         self.arrive(found)
         if not self.find(found, key):
@@ -158,7 +167,7 @@ class Lookup(InlineIndex):
         for index in range(len(keys)):
             at = self.batch[index]
             self.enter_table(self.tables[at.table])
-            self.post_proven(at)
+            self.post_proven(at, True)
         self.endpoint.wait()
         for index, key in enumerate(keys):
             at = self.batch[index]
@@ -224,12 +233,21 @@ class Lookup(InlineIndex):
 
     def post(self, found: KeyRows) -> None:
         """Post the reads of the key's rows. After `wait`, `arrive`."""
-        # ORDER: a sequence, the first word, is read before the rest.
         if found.direct:
+            # ORDER: a sequence, the first word, is read before the rest.
             found.one.address = found.first_at
             found.two.address = found.second_at
             self.endpoint.post_read(found.first_at, found.one.head, HEAD_WORDS)
             self.endpoint.post_read(found.second_at, found.two.head, HEAD_WORDS)
+        else:
+            self._post_copies(found)
+
+    def _post_copies(self, found: KeyRows) -> None:
+        """Post the reads of both rows as a whole, by one covering read if they are adjacent."""
+        low = min(found.first, found.second)
+        found.covered = found.first + found.second == 2 * low + 1
+        if found.covered:
+            self.rows.post(found.first_image, low, 2)
         else:
             self.rows.post(found.first_image, found.first, 1)
             self.rows.post(found.second_image, found.second, 1)
@@ -237,16 +255,36 @@ class Lookup(InlineIndex):
     def arrive(self, found: KeyRows) -> None:
         """After the phase: have the rows that were read."""
         if not found.direct:
-            found.one.arrive(found.first_image, 0)
-            found.two.arrive(found.second_image, 0)
+            upper = self.rows.row_words if found.covered else 0
+            first = upper if found.first > found.second else 0
+            found.one.arrive(found.first_image, first)
+            found.two.arrive(
+                found.first_image if found.covered else found.second_image, upper - first
+            )
 
-    def post_proven(self, found: KeyRows) -> None:
-        """Post these reads so that `is_proven` can say, after `wait`, whether they count."""
+    def remember(self, found: KeyRows) -> None:
+        """Cache rows that were read as a whole, if inserts into their table search for paths."""
+        search = self.searches[found.table]
+        if search is not None:
+            search.cache_row(found.one, found.first)
+            search.cache_row(found.two, found.second)
+
+    def post_proven(self, found: KeyRows, again: bool) -> None:
+        """Post these reads so that `is_proven` can say, after `wait`, whether they count.
+
+        `again`: the sequences are read again in this phase.
+        """
         self.post(found)
         if not found.direct:
-            # ORDER: after both rows.
-            found.first_ticket = self.endpoint.post_load(found.first_at)
-            found.second_ticket = self.endpoint.post_load(found.second_at)
+            found.again = again
+            if again:
+                self._post_sequences(found)
+
+    def _post_sequences(self, found: KeyRows) -> None:
+        """Post loads of both rows' sequences."""
+        # ORDER: after both rows.
+        found.first_ticket = self.endpoint.post_load(found.first_at)
+        found.second_ticket = self.endpoint.post_load(found.second_at)
 
     def find(self, found: KeyRows, key: bytes) -> bool:
         """Whether the rows that were read have the key; `row` and `slot` are its entry's then."""
@@ -273,6 +311,8 @@ class Lookup(InlineIndex):
         MISSING: it is in neither, and both are; AGAIN: one is being written, whose lock we wait
         for."""
         self.arrive(found)
+        if self.again and not found.direct:
+            self.remember(found)
         there = self.find(found, key)
         if there:
             self.take(found)
@@ -281,24 +321,33 @@ class Lookup(InlineIndex):
         return AGAIN
 
     def is_proven(self, found: KeyRows, both: bool) -> bool:
-        """After all looks: whether the row with the entry that was found, or both rows, were whole
-        and the same from before to after; else we wait for the lock of one that was not."""
+        """After all looks: whether the row with the entry that was found, or both rows at one
+        moment, were whole; else we wait for the lock of one that was not."""
         one = both or found.row is found.one
         two = both or found.row is found.two
         if found.direct:
             proven = self._stands(found, one, two, 0, 0)
+        elif both:
+            proven = self._are_proven(found)
         else:
-            proven = (not one or self._has_stayed(found.one, found.first_ticket)) and (
-                not two or self._has_stayed(found.two, found.second_ticket)
-            )
+            proven = self.rows.is_whole(found.row)
         if not proven:
-            odd = found.two.head[SEQUENCE] & 1
-            self.locks.wait_for(found.second if not one or (two and odd) else found.first)
+            torn = two and not self.rows.is_whole(found.two)
+            self.locks.wait_for(found.second if not one or torn else found.first)
         return proven
 
-    def _has_stayed(self, row: Row, ticket: int) -> bool:
-        """Whether a row that was copied is whole, and its sequence has stayed."""
-        return self.endpoint.result(ticket) == row.head[SEQUENCE] and self.rows.is_whole(row)
+    def _are_proven(self, found: KeyRows) -> bool:
+        """Whether both rows, which were copied, are whole, and then had their sequences still; a
+        phase, if these were not read with the rows."""
+        if not self.rows.is_whole(found.one) or not self.rows.is_whole(found.two):
+            return False
+        if not found.again:
+            self._post_sequences(found)
+            self.endpoint.wait()
+        return (
+            self.endpoint.result(found.first_ticket) == found.one.head[SEQUENCE]
+            and self.endpoint.result(found.second_ticket) == found.two.head[SEQUENCE]
+        )
 
     def _stands(self, found: KeyRows, one: bool, two: bool, drops_at: int, drops: int) -> bool:
         """Whether these rows were whole, and have not changed since their header lines were read,
@@ -330,7 +379,7 @@ class Lookup(InlineIndex):
     def copies_of(self, found: KeyRows, key: bytes) -> int | None:
         """The number of its rows that have a key; None: they are being changed."""
         self.choose(found, key)
-        self.post_proven(found)
+        self.post_proven(found, True)
         self.endpoint.wait()
         self.arrive(found)
         tag = found.hash & 0xFF
@@ -340,7 +389,7 @@ class Lookup(InlineIndex):
     def link_of(self, found: KeyRows, key: bytes) -> int | None:
         """The reference in a key's entry; 0: it has none; None: its rows are being changed."""
         self.choose(found, key)
-        self.post_proven(found)
+        self.post_proven(found, True)
         self.endpoint.wait()
         self.arrive(found)
         reference = found.row.reference(found.slot) if self.find(found, key) else 0

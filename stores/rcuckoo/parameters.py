@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.shm.parameters import check_fields, check_number, check_whole
+from limpet.shm.parameters import check_fields, check_flag, check_number, check_whole
 from limpet.stores.core.parameters import (
     FIELDS,
     VALUE_SIZE,
@@ -15,7 +15,7 @@ from limpet.stores.core.parameters import (
     inline_capacity,
     share_of,
 )
-from limpet.stores.rcuckoo.layout import HEAD_WORDS, PATH_MAX, REDO, SLOTS
+from limpet.stores.rcuckoo.layout import HEAD_AT, LINE_WORDS, PATH_MAX, REDO, SLOTS
 
 if TYPE_CHECKING:
     from limpet.shm.endpoint.layout import NodeLayout
@@ -45,7 +45,7 @@ class RcuckooParameters:
     have nothing to do with each other; `rows_per_lock`; `locks`: words of each lock table, on
     which all locks are mapped; `locks_per_message`: how many adjacent ones a phase may take, 0: all
     of an operation; `depth`: of the search for a path; `cache_rows`: rows that a handle remembers
-    for it.
+    for it; `sums`: rows have sums also in a coherent pool of one host (rows.py).
     """
 
     capacity: int
@@ -59,6 +59,7 @@ class RcuckooParameters:
     locks_per_message: int
     depth: int
     cache_rows: int
+    sums: bool
 
     def __post_init__(self) -> None:
         check_fields(
@@ -71,6 +72,7 @@ class RcuckooParameters:
             depth=(1, PATH_MAX - 1),
             cache_rows=(1, 1 << 24),
         )
+        check_flag("sums", self.sums)
         if self.rows % 2:
             raise ParameterError(f"rows must be an even number: {self.rows}")
         locality = self.locality
@@ -95,6 +97,7 @@ class RcuckooParameters:
         locks_per_message: int = 0,
         depth: int = DEPTH,
         cache_rows: int | None = None,
+        sums: bool = False,
     ) -> RcuckooParameters:
         """The parameters for a pool.
 
@@ -112,7 +115,7 @@ class RcuckooParameters:
             cache_rows = min(CACHE_ROWS, rows)
         return cls(
             capacity, pool.nodes, rows, key_size, value_size, locality, rows_per_lock, locks,
-            locks_per_message, depth, cache_rows,
+            locks_per_message, depth, cache_rows, sums,
         )  # fmt: skip
 
     @property
@@ -122,8 +125,8 @@ class RcuckooParameters:
 
     @property
     def row_words(self) -> int:
-        """Words of a row."""
-        return HEAD_WORDS + SLOTS * self.entry_words
+        """Words from one row to the next."""
+        return LINE_WORDS + SLOTS * self.entry_words
 
     @property
     def journal_size(self) -> int:
@@ -136,7 +139,7 @@ class RcuckooParameters:
 
     def rows_at(self, clients: int) -> int:
         """Where in a table the rows begin."""
-        return aligned(self.locks_at(clients) + 8 * self.locks)
+        return aligned(self.locks_at(clients) + 8 * self.locks) + 8 * HEAD_AT
 
     def table_size(self, clients: int) -> int:
         """Bytes of a table."""

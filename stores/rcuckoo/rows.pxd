@@ -82,6 +82,7 @@ cdef class Rows:
     cdef public u64 base
     cdef readonly u64 entry_words
     cdef readonly u64 row_words
+    cdef readonly u64 size
     cdef u64[::1] words
 
     cpdef u64 address(self, u64 row) noexcept
@@ -96,9 +97,9 @@ cdef class Rows:
     @cython.locals(words=u64[::1], there=u64, found=u64)
     cdef u64 _sum(self, Row row) except? 0xFEEDFACEDEADBEA7
     cpdef bint is_same(self, Row row, Row later) except -1
-    @cython.locals(words=u64[::1], at=Py_ssize_t, size=u64)
     @cython.locals(
-        words=u64[::1], ones=u64, shift=u64, at=Py_ssize_t, address=u64, kept=bint
+        words=u64[::1], ones=u64, shift=u64, at=Py_ssize_t, address=u64, kept=bint,
+        count=Py_ssize_t,
     )
     cpdef int post_entry(self, Row row, u64 number, u64 slot, u64 sequence, Entry entry) except -1
     @cython.locals(words=u64[::1], at=Py_ssize_t, index=Py_ssize_t)
@@ -114,3 +115,4 @@ cdef class LockedRows:
 
     cpdef int post(self, int run, u64 row, u64 count) except -1
     cpdef Row row(self, int run, u64 offset)
+    cpdef int show(self, Row row, int run, u64 offset) except -1

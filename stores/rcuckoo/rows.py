@@ -1,6 +1,6 @@
 """The rows of a table, and a client's views of them (RCuckoo section 3.1).
 
-Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at whole cache lines.
+Row: a header of 48 bytes, which is the end of a cache line, and 8 entries right behind it.
 
     0     sequence      even: the row is whole; odd: a client is writing it, or was killed at that
     8     sum           CRC of all words of the row but this one (fabric.py: `crc_pair`), where rows
@@ -9,7 +9,8 @@ Row: one header line of 64 bytes, and 8 entries right behind it. Rows begin at w
     24    key sizes     byte i: bytes of that key
     32    value sizes   two words; 16 bits of each entry: 0 no entry; EXTENT: the value is in an
                         extent; else one more than the bytes of the value, which is in the entry
-    48    two words of 0
+
+Between two rows are two words of 0, so that a row is read without them.
 
 Entry
     value in the row    the key and zeros up to a whole word, the value likewise. Words behind it
@@ -21,38 +22,43 @@ paper's extents have no checksum, and do not show that their memory has been use
 lie in memory that is not used again while any client may read it (epoch.py). A row of zeros is
 whole, and empty.
 
-Writing. Only the client that holds a row's lock (locks.py) writes it, an entry at a time, in three
-writes on one node, whose order is kept:
+Writing. Only the client that holds a row's lock (locks.py) writes it, an entry at a time, in up to
+three writes on one node, whose order is kept:
 
-    1   the sequence, odd, and the other words of the header line as they will be, if any changes
+    1   the sequence, odd, and the other words of the header as they will be, if any changes. Not of
+        a row with a sum
     2   the entry; not of one that is emptied
-    3   the sequence, even, 2 more than before
+    3   the sequence, even, 2 more than before; of a row with a sum, all words of the header up to
+        the last one that changes
 
-Reading without the lock: the row, and its sequence again. The words of the row count if both
-sequences are the same even word, since a sequence never comes again (64 bits), and if the first of
-them was read before any other word that counts. So each row is a read of its own, in which the
-sequence is the first word (verbs.pyx: a read takes its first words first, and the others in any
-order; memcpy takes the end of a row early, so a sequence elsewhere in the read could be newer than
-an entry). On a fabric the second sequence is a read of the same phase, behind the row on its node.
-Where the memory is mapped, and rows have no sums, a client reads of a row the header line, and then
-only the entries that it looks at, where they are, before it reads the sequence again.
+Reading without the lock. A row without a sum is only read where its memory is mapped: the header,
+then the entries that a client looks at, where they are, and then the sequence again. These words
+count if both sequences are the same even word, since a sequence never comes again (64 bits).
 
-Rows have sums where a sequence does not prove a row. Where memory is not hardware-coherent, a line
-may be as old as can be. In a pool of several hosts, one word of a client that was declared dead may
-land late (`guard`, verbs.pyx): in a header line it would lose other clients' keys, and nobody would
-see it. There the sum must hold, too, and each row is read as a whole. The paper has such a CRC
-everywhere. It also finds words that were damaged in memory; the sequence does not.
+A row with a sum is read as a whole, by one read, and counts if its sum holds: so two adjacent rows
+are one read, and that is all of a get on a fabric. (A sequence proves a copy only if it is read
+before all other words, and again behind them: each row would be a read of its own, and two words
+more, which makes four messages of a get in place of one or two.)
+
+Rows have sums where clients cannot look at them where they are, or where a sequence does not prove
+a row: in a pool of several hosts, whose clients may be behind a network; one word of a client that
+was declared dead may land late there (`guard`, verbs.pyx), and in a header it would lose other
+clients' keys, and nobody would see it. Where memory is not hardware-coherent, and a line may be as
+old as can be. And in a store that was made with `sums`. The paper has such a CRC everywhere. It
+also finds words that were damaged in memory; the sequence does not.
 
 A kill leaves a row
-    before the end of 1    with the old sequence, and unchanged: it is the first word
-    then, up to 3          with an odd sequence. Each header word is old or new, and so right for
-                           every other entry; the one entry is anything, and has its words in the
-                           client's journal (locks.py), or in the next row of the path
-    after 3                whole and new
-Nobody takes a row with an odd sequence for whole. Before another client can take its lock, repair
-(repair.py) writes it again in the same way; so of a repairer that is killed, too. A client that was
-fenced is dead (membership.py), so none of its writes comes late; or, in a pool of several hosts, it
-makes no step but the one in which it stood (`guard`).
+    before any word of it     unchanged: the first word that is written is the sequence, or, with a
+                              sum, in the entry
+    then, up to the end of 3  with an odd sequence, or a sum that does not hold. Each header word is
+                              old or new, and so right for every other entry; the one entry is
+                              anything, and has its words in the client's journal (locks.py), or in
+                              the next row of the path
+    after 3                   whole and new
+Nobody takes a row with an odd sequence, or a wrong sum, for whole. Before another client can take
+its lock, repair (repair.py) writes it again in the same way; so of a repairer that is killed, too.
+A client that was fenced is dead (membership.py), so none of its writes comes late; or, in a pool of
+several hosts, it makes no step but the one in which it stood (`guard`).
 
 Deviations from the paper. Its row ends with the version and the CRC, so each get and each write
 computes CRCs. Its lock table is kept apart (locks.py): one lock of many rows is most often that of
@@ -80,9 +86,9 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.endpoint import fabric
 from limpet.shm.endpoint.fabric import crc_pair, lowest_bit, words_put
 from limpet.stores.rcuckoo.layout import (
-    CHANGED_WORDS,
     ENTRY_AT,
     EXTENT,
+    HEAD_AT,
     HEAD_WORDS,
     KEY_SIZE_SHIFT,
     KEY_SIZES,
@@ -138,9 +144,9 @@ class DependentHash:
 
 
 class Row:
-    """A row as it was read: the words of its header line, `head`, and its entries.
+    """A row as it was read: the words of its header, `head`, and its entries.
 
-    `direct`: the header line was read, and an entry is read only if it is looked at, where it is.
+    `direct`: the header was read, and an entry is read only if it is looked at, where it is.
     Else all of it was read together, and is in `image` from word `at` on. Sizes are cut to what an
     entry has, so that damaged ones do no harm.
     """
@@ -313,7 +319,7 @@ class Entry:
 class Rows:
     """The rows of the table whose first row is at address `base`, which its user sets.
 
-    `summed`: rows have sums.
+    `summed`: rows have sums. `row_words`: from one row to the next; `size`: of these, a row's own.
     """
 
     def __init__(self, endpoint: Any, parameters: RcuckooParameters, summed: bool) -> None:
@@ -323,8 +329,9 @@ class Rows:
         self.base = 0
         self.entry_words = parameters.entry_words
         self.row_words = parameters.row_words
-        self.words = array("Q", bytes(8 * (CHANGED_WORDS + 1)))
-        """A header line that is written; and the sequence that ends the write."""
+        self.size = self.row_words - HEAD_AT
+        self.words = array("Q", bytes(8 * (HEAD_WORDS + 1)))
+        """A header that is written; and the sequence that ends the write."""
 
     def address(self, row: int) -> int:
         """Address of a row, and of its sequence."""
@@ -342,12 +349,12 @@ class Rows:
 
     def post(self, image: fabric.Image, row: int, count: int) -> None:
         """Post a read of `count` rows from `row` on into the image."""
-        image.post(self.address(row), count * self.row_words)
+        image.post(self.address(row), count * self.row_words - HEAD_AT)
 
     def read(self, number: int) -> Row:
         """A copy of a row. Not in a phase; nothing proves it but `is_whole`."""
         image = self.image(1, False)
-        image.read(self.address(number), self.row_words)
+        image.read(self.address(number), self.size)
         found = Row(self, image, False)
         found.arrive(image, 0)
         return found
@@ -370,7 +377,7 @@ class Rows:
         words = row.image.words
         there = words[row.at + SUM]
         words[row.at + SUM] = 0
-        found = crc_pair(words, row.at, self.row_words)
+        found = crc_pair(words, row.at, self.size)
         words[row.at + SUM] = there
         return found
 
@@ -386,8 +393,8 @@ class Rows:
         `sequence`: the row's new one.
         """
         words = self.words
-        words[CHANGED_WORDS] = sequence
-        words[SEQUENCE] = sequence - 1 & MASK
+        words[HEAD_WORDS] = sequence
+        words[SEQUENCE] = sequence if self.summed else sequence - 1 & MASK
         words[SUM] = 0
         ones, shift = 0xFF, 8 * slot
         words[TAGS] = row.head[TAGS] & ~(ones << shift) | entry.tag << shift
@@ -397,8 +404,6 @@ class Rows:
         at = VALUE_SIZES + (slot >> 2)
         ones, shift = 0xFFFF, 16 * (slot & 3)
         words[at] = words[at] & ~(ones << shift) | entry.size << shift
-        if self.summed:
-            self._add_sum(row, slot, entry)
         address = self.address(number)
         kept = (
             words[TAGS] == row.head[TAGS]
@@ -407,8 +412,12 @@ class Rows:
             and words[VALUE_SIZES + 1] == row.head[VALUE_SIZES + 1]
         )
         # Words that stay are not written: the fewer, the fewer can land late (docs/hosts.md).
-        # ORDER: the odd sequence before the others; it is the first word (verbs.pyx).
-        self.endpoint.post_write(address, words, TAGS if kept else at + 1)
+        count = TAGS if kept else at + 1
+        if self.summed:
+            self._add_sum(row, slot, entry)
+        else:
+            # ORDER: the odd sequence before the others; it is the first word (verbs.pyx).
+            self.endpoint.post_write(address, words, count)
         # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
         if entry.count:
             # ORDER: the odd sequence before the entry.
@@ -416,9 +425,12 @@ class Rows:
                 address + 8 * (HEAD_WORDS + self.entry_words * slot), entry.words, entry.count,
                 ENTRY_AT,
             )  # fmt: skip
-        # ORDER: after the header line and the entry.
+        # ORDER: after the odd sequence and the entry.
         # LINEARIZES: insert, update, delete
-        self.endpoint.post_write(address, words, 1, CHANGED_WORDS)
+        if self.summed:
+            self.endpoint.post_write(address, words, count)
+        else:
+            self.endpoint.post_write(address, words, 1, HEAD_WORDS)
 
     def _add_sum(self, row: Row, slot: int, entry: Entry) -> None:
         """Add the sum that the row will have. The image becomes the row."""
@@ -426,9 +438,8 @@ class Rows:
         at = row.at + HEAD_WORDS + self.entry_words * slot
         for index in range(entry.count):
             words[at + index] = entry.words[ENTRY_AT + index]
-        for index in range(CHANGED_WORDS):
+        for index in range(HEAD_WORDS):
             words[row.at + index] = self.words[index]
-        words[row.at + SEQUENCE] = self.words[CHANGED_WORDS]
         self.words[SUM] = words[row.at + SUM] = self._sum(row)
 
 
@@ -452,5 +463,9 @@ class LockedRows:
 
     def row(self, run: int, offset: int) -> Row:
         """A row of a run. It is the same object each time."""
-        self.view.arrive(self.images[run], offset * self.rows.row_words)
+        self.show(self.view, run, offset)
         return self.view
+
+    def show(self, row: Row, run: int, offset: int) -> None:
+        """Have `row` be this one of a run."""
+        row.arrive(self.images[run], offset * self.rows.row_words)

@@ -40,6 +40,9 @@ cdef class PathSearch:
     cpdef int forget(self) except -1
     @cython.locals(at=u64, slot=int, other=u64)
     cpdef u64 cache_row(self, Row found, u64 row) except? 0
+    @cython.locals(at=u64)
+    cpdef int note(self, u64 row, int slot, u64 other) except -1
+    cpdef bint knows(self, u64 row) except -1
     cpdef int begin(self) except -1
     @cython.locals(place='long long', slot=int)
     cpdef int keep(self, u64 at, u64 row) except -1

@@ -15,9 +15,10 @@ alone; with both, fewer inserts need a path at all.
 Only rows that a search visits are hashed: those under the locks are read whole, and looked at one
 by one.
 
-Deviations: the paper fills the cache by every operation; here it is filled with the rows that a
-search among locked rows visits, and with those that a search has missed. Gets must be fast, and do
-not touch it.
+The cache is filled, once an insert of its handle has needed a path, with the rows that a search
+visits among the locked ones, with those that a search has missed, and with what the handle writes;
+rows that are read as a whole (rows.py) fill it, too, as in the paper: those of every write, and
+those of the gets of a remote client. Deviation: other gets must be fast, and do not touch it.
 """
 
 from __future__ import annotations
@@ -90,6 +91,16 @@ class PathSearch:
                 other = self.places.other(hash64(found.key(slot)), row)
             self.others[at * SLOTS + slot] = other
         return at
+
+    def note(self, row: int, slot: int, other: int) -> None:
+        """Note that an entry with this other row was written, or none (EMPTY)."""
+        at = row % self.size
+        if self.tags[at] == row + 1:
+            self.others[at * SLOTS + slot] = other
+
+    def knows(self, row: int) -> bool:
+        """Whether a row is cached."""
+        return self._cached(row) >= 0
 
     def begin(self) -> None:
         """Begin a new search: no rows are kept beside the cache."""

@@ -5,11 +5,11 @@ node, chosen by the key's hash; the layout of a table is in layout.py. A key's e
 two rows of 8 entries (rows.py), under locks that name their holders (locks.py).
 
 Get (section 3.2.1; lookup.py), without a pin if the value is in its row (inline.py): read both
-rows, and then the sequences of both once more.
+rows. These are proven by their sequences, which are read again, or by their sums (rows.py).
 
 Update, delete (3.2.2): in one phase take the locks of both rows and read them; in another one write
-the entry, between an odd and an even sequence, and give the locks back. A long value is written to
-a new extent in the first one.
+the entry and the row's sequence, and give the locks back. A long value is written to a new extent
+in the first one.
 
 Insert (3.2.3): the same if one of the key's rows has a vacant entry; else in the paper's phases,
 which are in writer.py.
@@ -34,8 +34,9 @@ Deviations, besides: an insert reads all rows under its locks only when it needs
 always does); the table is checked for a path from both of the key's rows.
 
 Round trips without conflict: get 1 (2 for an extent that is read at once, and one more if the last
-value that was found was in its row), update, delete and insert 2, and more for a path. All
-operations are in posted form: exchanges are the round trips (verbs.pyx).
+value that was found was in its row; with sums 2 for a missing key, of a client that is not remote),
+update, delete and insert 2, and more for a path that the cache does not have. All operations are in
+posted form: exchanges are the round trips (verbs.pyx).
 """
 
 from __future__ import annotations

@@ -52,6 +52,10 @@ cdef class Writer:
     cdef int _settle_hand(self, int outcome, u64 reference) except -1
     @cython.locals(search=PathSearch, outcome=int, step=int, _=int)
     cdef bint _search_speculatively(self, KeyRows found, Plan plan) except -1
+    @cython.locals(search=PathSearch, plan=Plan)
+    cdef Plan _guess_path(self, KeyRows found)
+    @cython.locals(step=int)
+    cdef int _plan_path(self, Plan plan, PathSearch search) except -1
     @cython.locals(rows=Rows, index=int, row=u64, found=Row)
     cdef int _learn_unknown(self, PathSearch search) except -1
     @cython.locals(locks=Locks, index=int)
@@ -60,6 +64,8 @@ cdef class Writer:
     cdef int _open_journal(self, KeyRows found) except -1
     @cython.locals(locks=Locks, outcome=int, planned=bint)
     cdef int _change_locked(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan, bytes expected) except -1
+    @cython.locals(search=PathSearch, row=Row, number=u64, run=int)
+    cdef int _arrive(self, KeyRows found, bint planned) except -1
     @cython.locals(search=PathSearch, index=int)
     cdef int _hold_locked(self, KeyRows found, Plan plan) except -1
     @cython.locals(search=PathSearch, run=int)
@@ -74,10 +80,12 @@ cdef class Writer:
         rows=Rows, journal=LockJournal, number=u64, row=Row, slot=u64, sequence=u64, entry=Entry
     )
     cdef int _write_entry(self, KeyRows found, bytes key, bytes value, u64 reference, int mode) except -1
+    @cython.locals(search=PathSearch, other=u64)
+    cdef int _note(self, KeyRows found, u64 number, u64 slot, int mode) except -1
     @cython.locals(run=int)
     cdef Row _locked_row(self, PathSearch search, u64 number)
     @cython.locals(
         rows=Rows, journal=LockJournal, length=int, step=int, number=u64, row=Row, entry=Entry,
-        sequence=u64,
+        sequence=u64, other=u64,
     )
     cdef int _write_path(self, KeyRows found, PathSearch search, bytes key, bytes value, u64 reference) except -1

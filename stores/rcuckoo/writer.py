@@ -1,11 +1,13 @@
 """Writing entries in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
 
 An update or a delete locks the key's two rows and reads them, in one phase; in the next one it
-writes its entry, between an odd and an even sequence of the row (rows.py), and gives the locks
-back. An insert goes through the paper's phases:
+writes its entry and the sequence of the row (rows.py), and gives the locks back. An insert goes
+through the paper's phases:
 
-    speculative search      a path is searched in the cache (search.py); the first attempt has none:
-                            it assumes the degenerate path, to a vacant entry of the key's rows
+    speculative search      a path is searched in the cache (search.py). Before the first attempt
+                            nothing is read for it: if one of the key's rows is not cached, or has a
+                            vacant entry there, or there is no path, the attempt assumes the
+                            degenerate path, to a vacant entry of the key's rows
     locks                   of the key's rows, and of the path (locks.py)
     cache synchronization   the rows under these locks are read
     second search           a path is searched among these rows only; if there is none, the locks
@@ -14,7 +16,8 @@ back. An insert goes through the paper's phases:
                             is always in one of its rows; the locks are given back
 
 Both rows of the new key are locked, and not only the path: else another client may insert the key
-into the other row (C9). Deviation: rows other than the key's are read only when a path is needed.
+into the other row (C9). Deviations: rows other than the key's are read only when a path is needed.
+A `put`, which may find its key, searches only after an attempt that has not found it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from limpet.stores.core.status import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.rcuckoo.layout import FOUND, LACKING, LOST, PATH_MAX
+from limpet.stores.rcuckoo.layout import EMPTY, FOUND, LACKING, LOST, PATH_MAX
 from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import JOURNAL
@@ -85,8 +88,7 @@ class Writer:
         self.entry = Entry(parameters)
         self.moved = Entry(parameters)
         """The entries that are written: the new one; one that moves."""
-        self.searches: list[PathSearch | None] = [None] * parameters.tables
-        """The search of each table, once an insert has needed it."""
+        self.searches = lookup.searches
         self.locked = LockedRows(
             lookup.rows, min(parameters.rows, parameters.rows_per_lock), lookup.direct
         )
@@ -95,7 +97,8 @@ class Writer:
 
     def forget(self) -> None:
         """Forget all rows, and which journals are ours."""
-        self.searches = [None] * len(self.searches)
+        for table in range(len(self.searches)):
+            self.searches[table] = None
         self.adopted = array("Q", bytes(8 * len(self.adopted)))
 
     def search(self, table: int) -> PathSearch:
@@ -122,7 +125,10 @@ class Writer:
         DONE, EXISTS, MISSING; AGAIN: a lock is taken; NO_MEMORY; LOST: it takes a path, and there
         is none among the rows that were locked; FULL: there is none in the cache.
         """
-        if plan is not None and plan.is_sought and not self._search_speculatively(found, plan):
+        if plan is None:
+            if mode == INSERT:
+                plan = self._guess_path(found)
+        elif plan.is_sought and not self._search_speculatively(found, plan):
             return FULL
         self._plan_locks(found, plan)
         # ORDER: before memory is taken, which is not used again while the holder of the locks is
@@ -164,10 +170,7 @@ class Writer:
         for _ in range(PLANS_MAX):
             outcome = search.search(found.first, found.second, None)
             if outcome == FOUND:
-                plan.is_sought = False
-                plan.length = search.length
-                for step in range(search.length):
-                    plan.rows[step] = search.path_rows[step]
+                self._plan_path(plan, search)
                 return True
             if outcome != LACKING:
                 break
@@ -177,6 +180,24 @@ class Writer:
         plan.is_sought = False
         plan.length = 0
         return False
+
+    def _guess_path(self, found: KeyRows) -> Plan | None:
+        """The path that the first attempt of an insert should lock, by cached rows alone."""
+        search = self.searches[found.table]
+        if search is None or not search.knows(found.first) or not search.knows(found.second):
+            return None
+        if search.search(found.first, found.second, None) != FOUND or search.length == 1:
+            return None
+        plan = Plan()
+        self._plan_path(plan, search)
+        return plan
+
+    def _plan_path(self, plan: Plan, search: PathSearch) -> None:
+        """Have the path that a search has found."""
+        plan.is_sought = False
+        plan.length = search.length
+        for step in range(search.length):
+            plan.rows[step] = search.path_rows[step]
 
     def _learn_unknown(self, search: PathSearch) -> None:
         """Read the rows that a search has missed, without locks."""
@@ -233,19 +254,32 @@ class Writer:
         if planned:
             self._hold_locked(found, plan)
         # ORDER: the rows after their locks were taken, on the same node.
-        self.lookup.post(found)
+        if not planned or found.direct:
+            self.lookup.post(found)
         if planned:
             self._post_locked(found)
         self.endpoint.wait()
         if not locks.are_taken():
             return AGAIN
-        self.lookup.arrive(found)
+        self._arrive(found, planned)
         outcome = self._execute(found, key, value, reference, mode, plan, expected)
         locks.post_release(locks.count)
         self.endpoint.wait()
         return outcome
 
     # ---- cache synchronization ------------------------------------------------------------------
+
+    def _arrive(self, found: KeyRows, planned: bool) -> None:
+        """Have the key's rows; if these were not read apart, those among all under the locks."""
+        if planned and not found.direct:
+            search = self.search(found.table)
+            for row, number in ((found.one, found.first), (found.two, found.second)):
+                run = search.run_of(number)
+                self.locked.show(row, run, number - search.begins[run])
+        else:
+            self.lookup.arrive(found)
+        if not found.direct:
+            self.lookup.remember(found)
 
     def _hold_locked(self, found: KeyRows, plan: Plan | None) -> None:
         """Have runs of all rows under the locks of the set."""
@@ -348,6 +382,15 @@ class Writer:
         # CRASH(committed): nothing is written; the repairing client leaves the row as it is.
         rows.post_entry(row, number, slot, sequence + WRITTEN & MASK, entry)
         # CRASH(written): the row is whole and new; the repairing client gives the locks back.
+        if mode != UPDATE:
+            self._note(found, number, slot, mode)
+
+    def _note(self, found: KeyRows, number: int, slot: int, mode: int) -> None:
+        """Note in the cache what was written there."""
+        search = self.searches[found.table]
+        if search is not None:
+            other = found.first + found.second - number
+            search.note(number, slot, EMPTY if mode == DELETE else other)
 
     def _locked_row(self, search: PathSearch, number: int) -> Row:
         """A row under the locks. It is the same object each time."""
@@ -378,4 +421,6 @@ class Writer:
             row = self._locked_row(search, number)
             sequence = row.sequence() + WRITTEN & MASK
             rows.post_entry(row, number, search.path_slots[step], sequence, entry)
+            other = search.path_rows[step - 1] if step else found.first + found.second - number
+            search.note(number, search.path_slots[step], other)
             # CRASH(moving): entries are in two rows; the repairing client moves them back.

@@ -81,7 +81,8 @@ def test_what_inserts_cost_as_the_table_fills() -> None:
     first, last = found[0], found[-1]
     assert (first.round_trips_p50, first.no_path, first.bytes_factor) == (2, 1, 1)
     assert first.one_mcas > 0.95
-    assert first.bytes_read == pytest.approx(2 * 64, abs=1)  # the header lines of two rows
+    # two rows, of adjacent ones with the words between them
+    assert 2 * 176 <= first.bytes_read < 2 * 176 + 16
     assert 2 < last.round_trips < 2 * first.round_trips
     assert last.bytes_factor > 2 > last.locked_factor
     assert last.messages_factor < 2
@@ -127,7 +128,8 @@ def test_eight_clients_fill_a_small_table() -> None:
 def test_dependent_hashing_saves_round_trips_when_the_table_is_nearly_full() -> None:
     near, far = (cuckoo.grain(ROWS, 16, locality, 1) for locality in (LOCALITY, INDEPENDENT))
     assert near.round_trips_p50 == 2 < far.round_trips_p50
-    assert 1.5 * near.round_trips_p99 < far.round_trips_p99
+    assert near.round_trips_p99 < far.round_trips_p99
+    assert 1.5 * near.round_trips < far.round_trips
     assert near.one_mcas > 0.9 > 0.5 > far.one_mcas
 
 

@@ -52,8 +52,9 @@ def test_rcuckoo_holds_where_memory_is_scarce() -> None:
     assert explored(200, value_size=EXTENTS, scarce=True).failures == ()
 
 
-def test_rcuckoo_holds_where_nobody_may_be_fenced() -> None:
-    assert explored(200, stalls=2, fence="wait").failures == ()
+@pytest.mark.parametrize("remote", [False, True])
+def test_rcuckoo_holds_where_nobody_may_be_fenced(remote: bool) -> None:
+    assert explored(200, stalls=2, fence="wait", remote=remote).failures == ()
 
 
 @compiled_only
@@ -70,8 +71,10 @@ def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:
     assert report.crashes > report.schedules / 10 or not COMPILED
 
 
-def test_rcuckoo_holds_while_entries_are_moved_under_many_groups_of_locks() -> None:
-    assert explored_paths(200, parameters={"locks_per_message": 1}, stalls=2).failures == ()
+@pytest.mark.parametrize("remote", [False, True])
+def test_rcuckoo_holds_while_entries_are_moved_under_many_groups_of_locks(remote: bool) -> None:
+    more = {"parameters": {"locks_per_message": 1}, "stalls": 2}
+    assert explored_paths(200, remote=remote, **more).failures == ()
 
 
 def test_rcuckoo_holds_while_entries_are_moved_where_nobody_may_be_fenced() -> None:

@@ -409,7 +409,7 @@ LATE: dict[tuple[str, str], int] = {
     ("rtx-race", "insert"): 2, ("rtx-race", "update"): 1, ("rtx-race", "delete"): 0,
     ("fusee", "insert"): 1, ("fusee", "update"): 1, ("fusee", "delete"): 0,
     ("swarm", "insert"): 19, ("swarm", "update"): 1, ("swarm", "delete"): 1,
-    ("rcuckoo", "insert"): 8, ("rcuckoo", "update"): 7, ("rcuckoo", "delete"): 7,
+    ("rcuckoo", "insert"): 7, ("rcuckoo", "update"): 6, ("rcuckoo", "delete"): 6,
     ("rtx-sherman", "insert"): 2, ("rtx-sherman", "update"): 2, ("rtx-sherman", "delete"): 9,
     ("loco", "insert"): 6, ("loco", "update"): 3, ("loco", "delete"): 2,
     ("rtx-sherman", "transaction"): 3, ("rtx-race", "transaction"): 3,

@@ -28,7 +28,7 @@ from limpet.shm.endpoint.layout import (
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 from limpet.shm.release import PROTOCOL
 
-PROTOCOLS: Final = {4: "45091f64182bed60"}
+PROTOCOLS: Final = {4: "c48cbb55817ea4be"}
 """For each number of the protocol, the digest of its layouts (`digest`)."""
 LAYOUTS: Final = (
     "layout", "words", "slots", "states", "superblock", "epoch", "raw/parameters",

@@ -645,7 +645,7 @@ ROUND_TRIPS = {
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
 
-HEADS = 2 * 64
+HEADS = 2 * 48
 """Of two rows of a store of kind rcuckoo."""
 LOCO_ENTRY = 32 + 32 + 64
 """Of a store of kind loco, with keys of up to 32 bytes and values of up to 64 in the data array."""
@@ -668,7 +668,7 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 6 + 32 + 8, "miss": 264, "large get": 8 * 6 + 32 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
-    # the header lines of two rows; an entry is looked at where it is, which is counted apart, as
+    # the headers of two rows; an entry is looked at where it is, which is counted apart, as
     # are the looks that stand for a pin
     "rcuckoo": {"get": HEADS, "miss": HEADS, "large get": HEADS + 4096 + 20_000, "update": HEADS},
     # the tracker's position, and an entry; holding the lock, the journal's intent, too

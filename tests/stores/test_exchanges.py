@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.shm.endpoint.fabric import hash64
 
 NODES = 4
 SCOPES = ("background", "control")
@@ -91,14 +92,18 @@ def test_a_client_of_loco_reads_what_others_announced_in_one_exchange(pools: Any
     assert late.stats()["background"]["exchanges"] - before == 1
 
 
-def test_exchanges_of_rcuckoo_are_its_round_trips(pools: Any) -> None:
+@pytest.mark.parametrize("sums", [False, True])
+def test_exchanges_of_rcuckoo_are_its_round_trips(pools: Any, sums: bool) -> None:
     """Also of a batch with missing keys and extents, of a swap, and of an insert with a path."""
-    store = pools(nodes=2).store("rcuckoo", name="test", capacity=300, rows_per_lock=1)
+    store = pools(nodes=2).store(
+        "rcuckoo", name="test", capacity=300, rows_per_lock=1, sums=sums
+    )  # fmt: skip
     keys = [b"warm-%d" % number for number in range(60)]
     for number, key in enumerate(keys):
         store.put(key, bytes(20 + 80 * (number % 3)))
     assert costs(store, lambda: store.get(keys[0])) == (1, 1)
-    assert costs(store, lambda: store.get(b"none")) == (1, 1)
+    # rows that were copied are looked at again only then
+    assert costs(store, lambda: store.get(b"none")) == (1 + sums, 1 + sums)
     assert costs(store, lambda: store.insert(b"k", b"1")) == (2, 2)
     assert costs(store, lambda: store.update(b"k", b"2")) == (2, 2)
     assert costs(store, lambda: store.swap(b"k", b"2", b"3")) == (2, 2)
@@ -113,6 +118,28 @@ def test_exchanges_of_rcuckoo_are_its_round_trips(pools: Any) -> None:
     trips, exchanges = costs(store, lambda: fill(store))
     assert trips == exchanges
     store.check()
+
+
+def test_messages_of_rcuckoo_with_sums_are_those_of_the_paper(pools: Any) -> None:
+    """A read of each row, or one of both if they are adjacent; and then of an update: the journal
+    in three writes, the entry, the header, and a CAS that takes the lock and one that gives it."""
+    store = pools().store("rcuckoo", name="test", capacity=300, sums=True, rows_per_lock=1024)
+    places, adjacent = store.lookup.places, set()
+    names = ("reads", "writes", "cas", "exchanges")
+    for number in range(60):
+        key = b"%d" % number
+        store.put(key, b"0" * 20)
+        places.place(hash64(key))
+        reads = 2 - (abs(places.first - places.second) == 1)
+        adjacent.add(reads)
+        found = []
+        for work in (store.get, lambda key: store.update(key, b"1" * 20)):
+            before = store.stats()
+            work(key)
+            after = store.stats()
+            found.append(tuple(after[name] - before[name] for name in names))
+        assert found == [(reads, 0, 0, 1), (reads, 5, 2, 2)]
+    assert adjacent == {1, 2}
 
 
 def fill(store: Any) -> None:

@@ -334,7 +334,7 @@ def test_row_of_zeros_is_whole_and_what_is_not_goes_unseen_nowhere(
             assert rows.is_whole(found)
             assert found.sequence() == sequence
             words = found.image.words
-            for index in range(1 if coherent else rows.row_words):
+            for index in range(1 if coherent else rows.size):
                 for place in range(1 if coherent else 64):
                     words[index] ^= 1 << place
                     found.arrive(found.image, 0)

@@ -165,5 +165,5 @@ def test_path_insert_that_is_interrupted_is_settled_by_its_own_client(
         if left[-1] > 0 and len(left) == 2:
             break
         ring.put_back()
-    assert 40 < step < 399
+    assert 30 < step < 399
     assert store.get(b"key") == NEW

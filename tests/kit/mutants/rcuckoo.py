@@ -245,6 +245,11 @@ NOT_READ_AGAIN: Final = Mutant(
     "sequence-is-not-read-again-after-the-row", looks_once_if(lambda missing: not missing)
 )
 
+NO_SUM: Final = Mutant(
+    "sum-is-not-compared",
+    (replaced("rcuckoo/rows", "Rows.is_whole", lambda self, row: not row.sequence() & 1),),
+)
+
 VERSION_WRAPS: Final = Mutant(
     "c4-version-has-eight-bits", (replaced("rcuckoo/writer", "MASK", 0xFF),)
 )

@@ -16,6 +16,7 @@ from kit.mutants.rcuckoo import (
     LEASE_IS_SUSPECT,
     LOCKS_FIRST,
     MISSED,
+    NO_SUM,
     NOT_READ_AGAIN,
     ONE_ROW,
     PATH_LOCKED,
@@ -91,12 +92,12 @@ def _keys_have_two_rows(pools: Any) -> None:
     store.check()
 
 
-def _moved(pools: Any, writes: int) -> None:
+def _moved(pools: Any, writes: int, **parameters: Any) -> None:
     """A key moves from the row that is read later to the one that was read first.
 
     `writes` of others follow there.
     """
-    clients = Clients(pools, 1, locality=0, capacity=64)
+    clients = Clients(pools, 1, locality=0, capacity=64, **parameters)
     (reader,) = clients.puppets
     store = clients.store
     first, second, third = 2, 5, 10
@@ -125,6 +126,10 @@ def _key_moves_under_a_reader(pools: Any) -> None:
     _moved(pools, 0)
 
 
+def _key_moves_under_a_reader_of_copies(pools: Any) -> None:
+    _moved(pools, 0, sums=True)
+
+
 def _row_is_written_256_times(pools: Any) -> None:
     _moved(pools, 255)
 
@@ -138,6 +143,20 @@ def _row_is_written_after_its_header_line_was_read(pools: Any) -> None:
     clients.store.update(key, b"longer")
     assert reader.go()
     assert reader.result == b"longer", "it returns what nobody wrote"
+    clients.sound()
+
+
+def _row_is_read_as_a_whole_while_it_is_written(pools: Any) -> None:
+    """The entry was written, and not the header, with the sizes of the value from before."""
+    clients = Clients(pools, 2, sums=True)
+    writer, reader = clients.puppets
+    key = clients.key(3)
+    assert not writer.begin(lambda: writer.store.update(key, b"longer"), clients.writes(2))
+    # by then it has read the rows once, by one read or two
+    if not reader.begin(lambda: reader.store.get(key), verb_on("read_words", number=3)):
+        assert writer.go()
+        assert reader.go()
+    assert reader.result in (OLD, b"longer"), "it returns what nobody wrote"
     clients.sound()
 
 
@@ -414,6 +433,8 @@ def _extent_is_used_again_under_a_reader(pools: Any) -> None:
 STEPS: Final = (
     (ONE_ROW, _keys_have_two_rows),
     (MISSED, _key_moves_under_a_reader),
+    (MISSED, _key_moves_under_a_reader_of_copies),
+    (NO_SUM, _row_is_read_as_a_whole_while_it_is_written),
     (VERSION_WRAPS, _row_is_written_256_times),
     (NOT_READ_AGAIN, _row_is_written_after_its_header_line_was_read),
     (BUSY_IS_SUSPECT, _busy_client_is_met_twice),
