@@ -262,12 +262,12 @@ class Run:
         if not client.pool.remote:
             self.crash(client)
             return
-        if client.finished and not client.dead and not self.failure:
-            self.failure = f"pin: client {client.number} was fenced, and is in no operation"
         self.cluster.processes.gone.add(client.pid)
         slot, word = client.pool.client.slot, client.pool.client.word
         dying = DYING << STATE_SHIFT | word & STATE_BELOW
-        self.cluster.setup_client.endpoint.cas(slot, word, dying)
+        lived = self.cluster.setup_client.endpoint.cas(slot, word, dying) == word
+        if lived and client.finished and not client.dead and not self.failure:
+            self.failure = f"pin: client {client.number} was fenced, and is in no operation"
 
     def _cut_power(self, seed: int) -> None:
         """End all clients at once."""
