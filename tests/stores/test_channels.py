@@ -81,7 +81,7 @@ def test_a_channel_of_another_kind_or_other_parameters_is_refused(pools: Any) ->
     pool = pools()
     other = pools.again(pool)
     pool.channels.open(SST, "table", participants=4)
-    with pytest.raises(limpet.StoreMismatch, match="'table' is there as"):
+    with pytest.raises(limpet.StoreMismatch, match="'table' is a sst, not an atomic_var"):
         other.channels.open(AtomicVar, "table")
     with pytest.raises(limpet.StoreMismatch, match="participants"):
         other.channels.open(SST, "table", participants=5)
