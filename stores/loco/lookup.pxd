@@ -3,10 +3,11 @@ cimport cython
 from limpet.shm.endpoint.layout cimport *
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.shm.endpoint.words cimport *
+from limpet.stores.channels.lock.ticket_layout cimport *
 from limpet.stores.core.inline cimport InlineIndex
 from limpet.stores.core.records cimport Objects
 from limpet.stores.core.status cimport *
-from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.data_array cimport DataArray, EntryJournal
 from limpet.stores.loco.layout cimport *
 from limpet.stores.loco.local_index cimport LocalIndex
 
@@ -24,11 +25,16 @@ cdef class KeyEntry:
 cdef class Lookup(InlineIndex):
     cdef readonly str name
     cdef readonly Endpoint endpoint
+    cdef readonly object membership
     cdef readonly Objects objects
+    cdef readonly EntryJournal journal
     cdef readonly list tables
     cdef readonly u64 table_count
     cdef readonly u64 entries_at
     cdef readonly u64 reaches_at
+    cdef readonly u64 locks_at
+    cdef readonly u64 journal_at
+    cdef readonly u64 record_size
     cdef readonly list indexes
     cdef readonly KeyEntry found
     cdef readonly object parameters
@@ -40,6 +46,11 @@ cdef class Lookup(InlineIndex):
     cdef bint is_late(self, u64 attempt) noexcept
     @cython.locals(found=KeyEntry, late=bint, outcome=int)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
+    @cython.locals(
+        endpoint=Endpoint, entries=DataArray, journal=EntryJournal, at=u64, lock=u64, intent=u64,
+        claim=u64, holder=u64, before=u64, updated=u64, count=u64,
+    )
+    cdef int _redone(self, KeyEntry found, bytes key) except -1
     @cython.locals(found=KeyEntry, outcome=int)
     cdef int glance(self, bytes key) except -1
     cdef bint is_object(self) except -1

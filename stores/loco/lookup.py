@@ -2,6 +2,20 @@
 
 A client looks a key up in its own index of the table (local_index.py), and reads the entry
 (data_array.py). store.py has the linearization points.
+
+An entry that stays torn is being written by a client that stands still, or is dead. A get takes
+the lock of a dead one, and repairs (locking.py). It does not wait for one that stands still, but
+returns the new value out of the redo image in the lock's journal (`_redone`). Why that is right,
+with two phases on one node, where order is kept:
+
+    1  the lock, the intent, the claim, the entry
+    2  the redo image, the intent
+
+If the intent is the same twice, with its sequence, one update of this entry was under way all the
+time, and its redo image was whole before the intent. The updates before it had ended, so it is this
+one that tore the entry: at least one of its words was there in phase 1. From then on no client
+finds the entry whole with its old value: the update, or the repair after its kill, makes it the new
+one. So the get is linearized in phase 1, after the update.
 """
 
 from __future__ import annotations
@@ -14,17 +28,27 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
+from limpet.stores.channels.lock.ticket_layout import HOLDER
 from limpet.stores.core import regions
 from limpet.stores.core.inline import InlineIndex
 from limpet.stores.core.records import Objects
 from limpet.stores.core.status import AGAIN, BATCH, DONE, MISSING
-from limpet.stores.loco.data_array import DataArray
-from limpet.stores.loco.layout import TORN
+from limpet.stores.loco.data_array import DataArray, EntryJournal
+from limpet.stores.loco.layout import (
+    CHECKSUM,
+    CLAIM,
+    INTENT,
+    INTENT_MASK,
+    INTENT_SHIFT,
+    REDO,
+    TORN,
+    UPDATING,
+)
 from limpet.stores.loco.local_index import LocalIndex, Trackers
 from limpet.stores.loco.parameters import LocoParameters
 
 PATIENCE: Final = 8
-"""After so many attempts a get takes the key's lock."""
+"""After so many attempts a get takes the key's lock, unless its holder lives."""
 
 
 class KeyEntry:
@@ -54,11 +78,16 @@ class Lookup(InlineIndex):
         super().__init__()
         self.name = name
         self.endpoint = pool.endpoint
+        self.membership = pool.membership
         self.objects = objects
+        self.journal = EntryJournal(pool.endpoint)
         self.tables = regions.attach(pool, name, parameters.tables, parameters.table_size)
         self.table_count = parameters.tables
         self.entries_at = parameters.entries_at
         self.reaches_at = parameters.reaches_at
+        self.locks_at = parameters.locks_at
+        self.journal_at = parameters.journal_at
+        self.record_size = parameters.record_size
         self.indexes: list[LocalIndex] = []
         for base in self.tables:
             entries = DataArray(pool.endpoint, base + self.entries_at, parameters)
@@ -118,8 +147,40 @@ class Lookup(InlineIndex):
         if outcome == TORN:
             if late:
                 raise self.damaged(found, found.entry)
-            return AGAIN
+            return self._redone(found, key) if self.is_late(attempt + 1) else AGAIN
         return outcome
+
+    def _redone(self, found: KeyEntry, key: bytes) -> int:
+        """Read the value that the entry will have, which was torn: DONE. AGAIN: it is not being
+        updated any more, or the client that updates it is dead."""
+        endpoint, entries, journal = self.endpoint, found.entries, self.journal
+        at = self.tables[found.table] + self.locks_at + found.lock * self.record_size
+        journal.at = at + self.journal_at
+        lock = endpoint.post_load(at)
+        intent = endpoint.post_load(journal.at + INTENT)
+        claim = endpoint.post_load(journal.at + CLAIM)
+        # ORDER: the entry after the intent, and before the look whether that is still the same.
+        entries.post(found.entry)
+        endpoint.wait()
+        holder = endpoint.result(lock) & HOLDER
+        before = endpoint.result(intent)
+        updated = journal.found(before)
+        if (
+            updated & INTENT_MASK != UPDATING
+            or updated >> INTENT_SHIFT != found.entry
+            or endpoint.result(claim) != entries.state()
+            or entries.is_whole()
+            or not self.membership.lives(holder)
+        ):
+            return AGAIN
+        count = entries.entry_words - CHECKSUM
+        endpoint.post_read(journal.at + REDO, entries.words, count, CHECKSUM)
+        intent = endpoint.post_load(journal.at + INTENT)
+        endpoint.wait()
+        # LINEARIZES: get, as the entry was read above
+        if endpoint.result(intent) == before and entries.is_whole() and entries.key_is(key):
+            return DONE
+        return AGAIN
 
     def glance(self, key: bytes) -> int:
         found = self.found

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from kit.endpoints import WatchedPool
-from kit.processes import children, gather
+from kit.processes import children, end, exit_code, fork, gather
 
 import limpet
+from limpet.fault.inject.stopping import StoppingPool, stops
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NodeLayout
 from limpet.shm.parameters import PoolParameters
@@ -486,19 +487,24 @@ def killed_in(store: Any, work: Callable[[], object], step: int) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
+def is_torn(store: Any) -> bool:
+    """Whether the entry that was found last is being written, or was by a client that is dead."""
+    entries = store.found.entries
+    store.client.enter()
+    try:
+        entries.read(store.found.entry)
+        return not entries.is_whole()
+    finally:
+        store.client.leave()
+
+
 def torn(store: Any) -> None:
     """A child dies in an update of b"k", while it writes the entry."""
-    entries = store.found.entries
     for step in range(1, 60):
         store.put(b"k", OLD)
         killed_in(store, lambda: store.update(b"k", NEW), step)
-        store.client.enter()
-        try:
-            entries.read(store.found.entry)
-            if not entries.is_whole():
-                return
-        finally:
-            store.client.leave()
+        if is_torn(store):
+            return
     raise AssertionError("no entry is torn")
 
 
@@ -521,6 +527,43 @@ def test_a_get_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
 def test_get_many_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
     assert torn_store.get_many([b"j", b"k"]) == [None, NEW]
     torn_store.check()
+
+
+@pytest.mark.parametrize("size", [40, 500])
+def test_a_get_waits_for_no_client_that_stands_still_in_an_update(pools: Any, size: int) -> None:
+    """A torn entry, also one that links to an object, has its new value from then on."""
+    store = make(pools, {"fence": "wait"}, capacity=10, locks=1)
+    old, new = b"o" * size, b"n" * size
+    step, tears, stopped = 0, 0, True
+
+    def update() -> None:
+        with StoppingPool.open(store.pool.url) as mine:
+            there = mine.store("loco", name="test")
+            there.get(b"k")
+            mine.endpoint.stop_at = step
+            there.update(b"k", new)
+
+    pid = 0
+    try:
+        while stopped:
+            store.put(b"k", old)
+            step += 1
+            pid = fork(update)
+            stopped = stops(pid)
+            if stopped:
+                found = [*store.get_many([b"k", b"j"]), store.get(b"k"), store.get(b"k")]
+                value = new if is_torn(store) else found[0]
+                tears += is_torn(store)
+                assert value in (old, new)
+                assert found == [value, None, value, value]
+                os.kill(pid, signal.SIGCONT)
+            assert exit_code(pid) == 0
+            pid = 0
+            assert store.get(b"k") == new
+    finally:
+        if pid:
+            end(pid)
+    assert tears
 
 
 def test_recover_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
