@@ -35,6 +35,8 @@ WEIGHTS = 1000
 LENGTH = WEIGHTS + 1
 """Doubles of a copy; the last one is a checksum, to show that no snapshot is torn."""
 READERS = 2
+FIRST = 5
+"""The version that the first trainer is killed in."""
 SHARE = 0.01
 """The share of the way to the best weights, for each step."""
 TRUTH = np.random.default_rng(1).normal(size=WEIGHTS)
@@ -84,10 +86,11 @@ def loss(weights: NDArray[Any]) -> float:
 
 
 def train(pool: limpet.Pool, deadline: float, dies_at: int) -> None:
-    """Go on from the last version until the deadline, or be killed writing version `dies_at`."""
+    """Go on from the last version until the deadline, or be killed writing version `dies_at`.
+    The first trainer is killed, also when it comes so far after the deadline only."""
     parameters = Parameters(pool)
     version, weights = parameters.snapshot()
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or dies_at == FIRST:
         version += 1
         weights[:WEIGHTS] -= SHARE * (weights[:WEIGHTS] - TRUTH)
         weights[WEIGHTS] = checksum(weights)
@@ -121,7 +124,7 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
 
     kills = 0
     readers = [start(read, number, deadline) for number in range(READERS)]
-    trainer = start(train, deadline, 5)
+    trainer = start(train, deadline, FIRST)
     try:
         while goes_on(deadline + 30) and trainer.is_alive():
             trainer.join(0.1)

@@ -70,6 +70,7 @@ from limpet.shm.errors import (
     PoolClosed,
     PoolCorrupt,
     PoolExists,
+    PoolForeign,
     PoolIncomplete,
     PoolNotFound,
     ReentrantUse,
@@ -513,7 +514,7 @@ class PoolCore:
                     uninterrupted(self._rejoin_once)
                 return
             except LimpetError as error:
-                if not self._is_over():
+                if not self._is_over() or isinstance(error, PoolForeign):
                     raise
                 if time.monotonic() >= deadline or threads.ending:
                     raise NodeFailed(

@@ -191,8 +191,9 @@ class Entry:
         while not self._ended.wait(LEASE_S / 4):
             try:
                 found = self.gateway.ask("lease/keepalive", ID=self.lease)
-                if not int(found.get("result", {}).get("TTL", 0)) and not self._ended.is_set():
-                    self.take()  # it was over
+                lives = int(found.get("result", {}).get("TTL", 0)) and self.other() == self.value
+                if not lives and not self._ended.is_set():
+                    self.take()  # it was over, or the key was removed
                 silent = False
             except LimpetError as error:
                 if not silent:

@@ -112,6 +112,7 @@ from limpet.shm.endpoint.states import (
     state_of,
 )
 from limpet.shm.errors import (
+    LimpetError,
     ParameterError,
     PoolForeign,
     PoolIncomplete,
@@ -205,6 +206,8 @@ class Ledger:
         self.served = frozenset(served)
         self.options = options
         self.address = ""
+        self.last: tuple[str, int] | None = None
+        """The address of the control server that it told last."""
         """Ours; empty: we do not serve yet."""
         self.known: set[tuple[int, int]] = set()
         """Nodes and generations that were enrolled."""
@@ -342,15 +345,26 @@ class Ledger:
 
     def _ask(self, ident: int, served: Collection[int], address: str) -> tuple[Any, bytes]:
         """ENROL: the superblock of the control segment, and WORDS."""
-        host, port = self.control.addresses()[0]
-        link = late("limpet.shm.net.link").Link(
-            host, port, self.control.name, self.secret, TELL_S, b"node"
-        )
+        link = self._connected()
         try:
             body = ENROLMENT.pack(ident, wire.node_bits(set(served))) + address.encode()
             return link.superblock, link.ask(wire.ENROL, body, wire.WORDS)
         finally:
             link.close()
+
+    def _connected(self) -> Any:
+        """A connection to the control server: to that of the last time, or to its successor."""
+        make = late("limpet.shm.net.link").Link
+        own = self.control.name, self.secret, TELL_S, b"node"
+        if self.last is not None:
+            try:
+                return make(*self.last, *own)
+            except LimpetError:
+                self.last = None
+        found: tuple[str, int] = self.control.addresses()[0]
+        link = make(*found, *own)
+        self.last = found
+        return link
 
     def enrol(self) -> None:
         """Tell the control server what we serve, and take what it says."""

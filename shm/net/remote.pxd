@@ -47,6 +47,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef int forget(self) except -1
     cdef int let_beat(self, Link link) except -1
     cdef list alive(self)
+    cdef int connect(self) except -1
     cdef int tell_guard(self, list links) except -1
     cdef bint is_node(self, int index) noexcept
     cdef RemoteNode node_at(self, u64 addr, u64 size)

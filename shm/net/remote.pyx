@@ -76,7 +76,7 @@ from limpet.shm.errors import (
     LimpetError,
     NodeFailed,
     ParameterError,
-    PoolNotFound,
+    PoolForeign,
     StoreFull,
 )
 from limpet.shm.net.link import AGAIN, Lost, serves
@@ -559,14 +559,17 @@ cdef class RemoteEndpoint(Endpoint):
         nodes = [each for each in self.nodes if each is not None]
         with self.lock:
             made = control.successors()
-            for link in node.links:
-                link.close()
             uuid = control.superblock.uuid
-            self.links, node.links[:] = made[:1], made
-            if (<Link>made[0]).superblock.uuid != uuid or not serves(made[0], CONTROL_NODE):
+            if not serves(made[0], CONTROL_NODE) or any(
+                [(<Link>link).superblock.uuid != uuid for link in made]
+            ):
                 for link in made:
                     link.close()
-                raise PoolNotFound(f"{node.name}: it was destroyed, and is another pool by now")
+                raise PoolForeign(f"{node.name}: it was destroyed, and is another pool by now")
+            # ORDER: from here on `links` tells of which pool we are: not before that is sure.
+            for link in node.links:
+                link.close()
+            self.links, node.links[:] = made[:1], made
             self.deferred, self.images, self.error = [], [], None
             self.posted.clear()
             self.pid = this_process
@@ -574,15 +577,16 @@ cdef class RemoteEndpoint(Endpoint):
             for node in nodes:
                 link = node.link
                 node.follow()
-                self.down[node.index] = self.gone[node.index] = node.link is None
+                self.down[node.index] = self.gone[node.index] = False
                 if node.link is None:
-                    link.judged = True
-                    node.link = link  # it is lost, and says so
+                    # etcd does not know its server: `failure_of` asks the control server of it.
+                    link.judged = False
+                    node.link = link
                 elif node.link not in self.links:
                     self.links.append(node.link)
                     self.let_beat(node.link)
             for node in nodes:
-                if node.index != CONTROL_NODE and not self.down[node.index]:
+                if node.index != CONTROL_NODE and not (<Link>node.link).failure:
                     try:
                         self.expect(node.index, self.state_of[node.index])
                     except NodeFailed:
@@ -597,25 +601,32 @@ cdef class RemoteEndpoint(Endpoint):
         self.deferred = []
         done = False
         try:
-            if (<Link>self.links[0]).successors is not None:
+            try:
+                self.connect()
+            except LimpetError:
+                if (<Link>self.links[0]).successors is None:
+                    raise
                 self.follow()
-                done = True
-                return
-            for link in self.alive():
-                link.connect()
-                self.let_beat(link)
-            for node in self.nodes:
-                if node is not None and node.index != CONTROL_NODE and not node.link.failure:
-                    self.add(
-                        Verb.__new__(Verb), ATTACH, <u64>node.index << 40, 0,
-                        self.state_of[node.index], 0, 0, 0, b"", False, False,
-                    )
-            self.tell_guard(self.alive())
             done = True
         finally:
             if not done:
                 self.pid = 0  # the next verb tries again
                 self.over = (<Link>self.links[0]).successors is not None
+
+    cdef int connect(self) except -1:
+        """Connect to the servers that we know."""
+        cdef RemoteNode node
+        for link in self.alive():
+            link.connect()
+            self.let_beat(link)
+        for node in self.nodes:
+            if node is not None and node.index != CONTROL_NODE and not node.link.failure:
+                self.add(
+                    Verb.__new__(Verb), ATTACH, <u64>node.index << 40, 0,
+                    self.state_of[node.index], 0, 0, 0, b"", False, False,
+                )
+        self.tell_guard(self.alive())
+        return 0
 
     # ---- verbs with a result --------------------------------------------------------------------
 

@@ -604,11 +604,14 @@ class Server:
         self._require_live(session)
         if self.ledger is not None:
             self.ledger.enrol()
-        word = self.endpoint.load(NODE_STATES + 8 * node)
-        if generation != generation_of(word) + 1 or state_of(word) != EXCLUDED:
-            raise NodeFailed(node, "its state is another one by now, so it gets no new memory")
         with held(self.location) as control:
             require_ours(self.location, control, self.uuid)
+            # ORDER: once we have the name: without it, a server that stood still would make memory
+            # in the place of what its successor has made.
+            self._require_control()
+            word = self.endpoint.load(NODE_STATES + 8 * node)
+            if generation != generation_of(word) + 1 or state_of(word) != EXCLUDED:
+                raise NodeFailed(node, "its state is another one by now, so it gets no new memory")
             self.segments[node, generation] = make_node(
                 self.location, node, generation, self.parameters, self.uuid, self.options
             )

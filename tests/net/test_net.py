@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import pickle
@@ -1078,6 +1079,56 @@ def test_server_that_goes_on_after_its_lease_executes_nothing(
     assert there.mapped().endpoint.load(place) == 7 * (ignorant and after is evict_none)
     if not ignorant:
         assert exit_code(there.servers.pop(0)) == 1
+
+
+@pytest.mark.exhaustive("it waits for leases")
+def test_a_handle_does_not_follow_to_another_pool_of_its_name(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(2, 0, members=membership.address)
+    there.serve()
+    own = there.open()
+    store = own.store("race", "s", capacity=100)
+    store.put(b"k", b"old")
+    parameters = {"nodes": 2, "node_size": own.parameters.node_size, "multi_host": True}
+    first = there.servers.pop(0)
+    os.kill(first, signal.SIGTERM)
+    assert exit_code(first) == 0
+    limpet.destroy(there.url)
+    with limpet.create(there.url, **parameters) as made:
+        made.store("race", "t", capacity=100)
+    there.serve()
+    others = there.mapped().store("race", "t")
+    for _ in range(3):
+        with pytest.raises((limpet.NodeFailed, limpet.PoolForeign, limpet.ClientError)):
+            store.put(b"k", b"new")
+    with pytest.raises(limpet.PoolForeign, match="another pool by now"):
+        store.put(b"k", b"new")
+    assert dict(others.items()) == {}
+    sound(others)
+
+
+@pytest.mark.exhaustive("it waits for leases")
+def test_a_data_server_that_etcd_has_forgotten_is_not_lost(served: Make, membership: Etcd) -> None:
+    there = served(3, 0, away=2, members=membership.address)
+    there.serve()
+    there.serve(1)
+    there.serve(2)
+    pool = there.open()
+    store = pool.store("fusee", "s", capacity=100, replicas=2)
+    keys = [b"%d" % number for number in range(30)]
+    store.put_many(dict.fromkeys(keys, b"old"))
+    there.serve()
+    gateway = etcd.Gateway(etcd.parse_endpoints(f"etcd://{membership.address}"))
+    there.kill(0)
+    while not there.is_known():
+        pass
+    for key in gateway.find(f"limpet/{there.url.rpartition('/')[2]}/nodes/"):
+        gateway.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+    for key in keys:
+        going_on(lambda key=key: store.put(key, b"new"))
+    assert dict(store.items()) == dict.fromkeys(keys, b"new")
+    assert {node["state"] for node in pool.nodes()} == {"in service"}
 
 
 @pytest.mark.exhaustive("it waits for leases")
