@@ -10,12 +10,13 @@ never has the right checksum again. Here the client that gets a lock first looks
                 done
     updating    an entry that is whole is left as it is, old or new. One that is not is written once
                 more, from the redo image: no client has read the old value since the first word of
-                the new one was there, as nothing was whole, and no client has read the new one yet
+                the new one was there, as nothing was whole; gets may have read the new one, out of
+                the redo image
     deleting    an entry that is still valid is left so. One that is not becomes vacant, after its
                 key was announced to be GONE, perhaps for the second time
 
-A get that finds an entry torn again and again takes the lock, and so it ends. `recover` takes every
-lock whose journal has an intent.
+A get that finds an entry torn again and again takes the lock of a dead holder, and so it ends.
+`recover` takes every lock whose journal has an intent.
 
 A repairer that dies leaves the journal as it was, for the next one: every step writes the same
 again, or is left out. The recovery of the dead client settles its client journal (client.py),

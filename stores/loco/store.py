@@ -11,7 +11,8 @@ Get takes no lock, and no pin if the value is in the entry (inline.py): look the
 position of the tracker, and read the entry after it; if there are new messages, bring the index up
 to date, and begin again. If the entry is valid
 and whole, and of the life in the index, it has the value. If it is torn, the get begins again,
-after some tries with the lock (so gets end). Else the key is missing.
+after some tries with the lock, or with the redo image of its holder (lookup.py; so gets end). Else
+the key is missing.
 
 Insert, update and delete take the lock of the key, and read the lock's journal, the position of its
 tracker and the entry in the same phase. Bring the index up to date; note the intent in the journal;
@@ -24,10 +25,11 @@ clear the intent, and release the lock, in one phase with the writes. A value to
 is in an object that was written before; the entry links to it.
 
 Linearization points: insert and delete by the store of the state word, update by the last word of
-the entry. A get that returns a value: by the read of the entry. A get that finds nothing, when it
-loaded the position of the tracker, or when the entry changed since (local_index.py proves it: the
-message of an insert is announced before it is valid, that of a delete after it is not). All changes
-of a key are made under its lock, one after the other (lemma C.1).
+the entry, or its first one, if a get has met the entry torn. A get that returns a value: by the
+read of the entry. A get that finds nothing, when it loaded the position of the tracker, or when the
+entry changed since (local_index.py proves it: the message of an insert is announced before it is
+valid, that of a delete after it is not). All changes of a key are made under its lock, one after
+the other (lemma C.1).
 
 A kill leaves behind: a lock, which waiting clients pass over; an intent in its journal, which the
 next holder of the lock completes or takes back (repair.py); in the client journal (client.py) the
