@@ -406,7 +406,8 @@ class Lookup(InlineIndex):
 
         "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
         another one begin, between them. So the row is read once more after its lock: if a client
-        had been writing it at the first read, it would have another sequence by now.
+        had been writing it at the first read, a word of it would be another one by now. With sums
+        that need not be its sequence or its sum, which are the new ones before the header is.
         """
         rows, locks = self.rows, self.locks
         row = rows.read(number)

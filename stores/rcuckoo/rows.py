@@ -50,8 +50,9 @@ also finds words that were damaged in memory; the sequence does not.
 A kill leaves a row
     before any word of it     unchanged: the first word that is written is the sequence, or, with a
                               sum, in the entry
-    then, up to the end of 3  with an odd sequence, or a sum that does not hold. Each header word is
-                              old or new, and so right for every other entry; the one entry is
+    then, up to the end of 3  with an odd sequence; or with a sum that does not hold, and the old
+                              even sequence or the new one. Each header word is old
+                              or new, and so right for every other entry; the one entry is
                               anything, and has its words in the client's journal (locks.py), or in
                               the next row of the path
     after 3                   whole and new
@@ -382,8 +383,13 @@ class Rows:
         return found
 
     def is_same(self, row: Row, later: Row) -> bool:
-        """Whether no client has written a row since it was read before."""
-        return row.head[SEQUENCE] == later.head[SEQUENCE] and row.head[SUM] == later.head[SUM]
+        """Whether no client has written a row since it was read before. Both are copies (`read`).
+
+        All words are compared: those of a row with a sum are written in one go, so its sequence and
+        its sum may be the new ones while other words are still the old ones.
+        """
+        size = 8 * self.size
+        return row.image.cut(0, size) == later.image.cut(0, size)
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -418,14 +424,15 @@ class Rows:
         else:
             # ORDER: the odd sequence before the others; it is the first word (verbs.pyx).
             self.endpoint.post_write(address, words, count)
-        # CRASH(torn): the client that finds the writer dead repairs the row (repair.py).
+        # CRASH(torn): a row with an odd sequence, or with a sum that does not hold; the client that
+        # finds the writer dead repairs it (repair.py).
         if entry.count:
-            # ORDER: the odd sequence before the entry.
+            # ORDER: the odd sequence, if the row has no sum, before the entry.
             self.endpoint.post_write(
                 address + 8 * (HEAD_WORDS + self.entry_words * slot), entry.words, entry.count,
                 ENTRY_AT,
             )  # fmt: skip
-        # ORDER: after the odd sequence and the entry.
+        # ORDER: after the entry, and after the odd sequence if the row has no sum.
         # LINEARIZES: insert, update, delete
         if self.summed:
             self.endpoint.post_write(address, words, count)

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.mutants.race import MUTANTS, in_force
+from kit.parts import is_fair
 
 from limpet.__main__ import main
 from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
@@ -59,7 +60,7 @@ pytestmark = pytest.mark.either_build(
 
 COMPILED = BUILD == "compiled"
 RUNS = 400 if COMPILED else 60
-RUNS_OF_MUTANT = 100_000
+RUNS_OF_MUTANT = 30_000
 needs_flushes = pytest.mark.skipif(
     not COMPILED or "clflushopt" not in flush_features(),
     reason="this build or CPU refuses memory without coherence",
@@ -113,7 +114,8 @@ def test_what_is_no_program_is_refused(text: str) -> None:
     "wrong",
     [
         {"strategy": "best"}, {"clients": 0}, {"ops": 0}, {"schedules": 0}, {"bound": 9},
-        {"program": "ua|ga"}, {"processes": 0},
+        {"program": "ua|ga"}, {"processes": 0}, {"add_nodes": True, "store": "cache"},
+        {"add_nodes": True, "names": True},
     ],
 )  # fmt: skip
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
@@ -184,8 +186,8 @@ def test_race_holds(strategy: str) -> None:
     assert report.failures == ()
     assert report.ok
     assert report.schedules == RUNS
-    assert report.crashes or not COMPILED
-    assert report.stalls or not COMPILED
+    assert is_fair(report.crashes, report.schedules)
+    assert is_fair(report.stalls, report.schedules)
 
 
 def test_race_holds_where_memory_is_plentiful() -> None:

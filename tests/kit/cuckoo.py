@@ -170,7 +170,7 @@ class Clients(Testbed):
 
     def writes(self, number: int = 1) -> Where:
         """The write of that number to rows: of the header line, of the entry, of the sequence, and
-        so on."""
+        so on; of rows with sums, of the entry, of the header, and so on."""
         left = [number]
 
         def there(verb: str, address: int) -> bool:

@@ -60,12 +60,25 @@ def runs_of(count: int) -> int:
     return count if IS_LONG else max(40, count // 3)
 
 
+def is_fair(faults: int, runs: int) -> bool:
+    """Whether so many faults in so many simulated runs are a fair share; of a few runs nothing is
+    said. No machine decides it: the schedules of a seed are the same on all."""
+    return runs < 40 or faults > runs // 20
+
+
 def stride(pure: int) -> int:
     """From one step that a client is stopped at to the next: every third, each in a soak; `pure`,
     if not compiled."""
     if not COMPILED:
         return pure
     return 1 if IS_LONG else 3
+
+
+def steps(end: int, pure: int, case: int) -> range:
+    """The steps before `end` that a client is stopped at, `stride` apart. Each case begins at
+    another one, so that a few together meet them all."""
+    apart = stride(pure)
+    return range(1 + case % apart, end, apart)
 
 
 def fits(item: Any, pattern: str) -> bool:

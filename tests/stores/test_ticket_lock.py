@@ -297,7 +297,7 @@ def test_known_bad_variants_are_caught(
 ) -> None:
     """`hasty`: clients give up soon, and one stands still on its way."""
     with LockStage(3, kind) as stage:
-        for seed in range(100_000):
+        for seed in range(30_000):
             rng = random.Random(seed)
             run = Run(
                 stage,
@@ -310,7 +310,7 @@ def test_known_bad_variants_are_caught(
             if failure:
                 assert re.search(complaint, failure)
                 return
-    pytest.fail("not caught")
+    pytest.fail(f"{seed + 1} runs have not shown it")
 
 
 # ---- real processes -----------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def give_up(lock: Any) -> None:
 
 
 def test_killed_at_every_step_of_taking_and_releasing(pools: Any) -> None:
-    pool = pools()
+    pool = pools(lease=100)  # none is waited for
     lock = shared_lock(pool)
     kills = 0
     for _ in killed_at_every_step(pool, take_and_release):

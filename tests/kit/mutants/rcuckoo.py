@@ -27,7 +27,7 @@ from kit.mutants.uncompiled import (
 )
 from limpet.shm.endpoint.fabric import lowest_bit
 from limpet.stores.core.status import DONE, MISSING
-from limpet.stores.rcuckoo.layout import STATE
+from limpet.stores.rcuckoo.layout import SEQUENCE, STATE, SUM
 from limpet.stores.rcuckoo.rows import Entry
 
 
@@ -96,6 +96,11 @@ def blesses_what_came(self: Any, path: Any) -> None:
 def is_torn_again(self: Any, row: Any, later: Any) -> bool:
     """`Rows.is_same`, which says only whether the second one is whole."""
     return not self.is_whole(later)
+
+
+def is_torn_by_two_words(self: Any, row: Any, later: Any) -> bool:
+    """`Rows.is_same`, which looks at the sequence and the sum only."""
+    return bool(row.head[SEQUENCE] == later.head[SEQUENCE] and row.head[SUM] == later.head[SUM])
 
 
 def first_sequences_are_even(self: Any, found: Any, both: bool) -> bool:
@@ -301,6 +306,10 @@ UNPINNED: Final = Mutant(
 TORN_ONCE: Final = Mutant(
     "c13-row-is-not-read-again-after-its-lock",
     (replaced("rcuckoo/rows", "Rows.is_same", is_torn_again),),
+)
+TORN_IN_HEADER: Final = Mutant(
+    "c13-only-sequence-and-sum-are-compared",
+    (replaced("rcuckoo/rows", "Rows.is_same", is_torn_by_two_words),),
 )
 TWICE_ONCE: Final = Mutant(
     "c13-copies-are-not-counted-again-after-their-locks",

@@ -23,6 +23,7 @@ from kit.mutants.rcuckoo import (
     PATH_OF_BEFORE,
     PATH_WITHOUT_LOCKS,
     SPINS,
+    TORN_IN_HEADER,
     TORN_ONCE,
     TWICE_ONCE,
     UNFENCED,
@@ -35,7 +36,7 @@ from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
 from limpet.shm.endpoint.fabric import hash64
-from limpet.stores.rcuckoo.layout import SLOTS
+from limpet.stores.rcuckoo.layout import HEAD_WORDS, SLOTS, TAGS
 
 LEASES_BETWEEN = 0.6
 """Between two meetings: they could be of one wait."""
@@ -336,6 +337,34 @@ def _two_write_a_row_one_after_the_other(pools: Any) -> None:
     clients.sound()
 
 
+def _header_with_a_sum_is_half_written(pools: Any) -> None:
+    """The writer stands between two words of the header: sequence and sum are the new ones. It ends
+    after the row was read, and before its lock is looked at."""
+    clients = Clients(pools, 1, sums=True)
+    (reader,) = clients.puppets
+    store, endpoint = clients.store, clients.pool.endpoint
+    key = clients.key(3)
+    reader.store.lookup.copies_of(reader.store.lookup.found, key)  # enters the table
+    address = reader.store.lookup.rows.address(3)
+    words = range(address + 8 * TAGS, address + 8 * HEAD_WORDS, 8)
+    before = [endpoint.load(word) for word in words]
+    store.update(key, b"longer")
+    after = [endpoint.load(word) for word in words]
+    assert before != after
+
+    def write(values: list[int], holder: int) -> None:
+        endpoint.store(clients.locks[3], holder)
+        for word, value in zip(words, values, strict=True):
+            endpoint.store(word, value)
+
+    write(before, clients.pool.client.ident)
+    assert not reader.begin(lambda: torn(reader.store, 3), clients.looks())
+    write(after, 0)
+    assert reader.go()
+    assert reader.result is False, "a sound row is called damaged"
+    clients.sound()
+
+
 def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
     """It is in both rows when they are read, and in one when their locks are."""
     clients = Clients(pools, 2)
@@ -445,6 +474,7 @@ STEPS: Final = (
     (UNFENCED, _stopped_client_goes_on),
     (LOCKS_FIRST, _both_copies_are_locked_while_one_is_cleared),
     (TORN_ONCE, _two_write_a_row_one_after_the_other),
+    (TORN_IN_HEADER, _header_with_a_sum_is_half_written),
     (TWICE_ONCE, _key_is_moved_while_its_copies_are_counted),
     (PATH_LOCKED, _two_insert_one_key_by_two_paths),
     (SPINS, _refused_client_keeps_no_others_waiting),
