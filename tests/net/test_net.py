@@ -1080,6 +1080,32 @@ def test_server_that_goes_on_after_its_lease_executes_nothing(
         assert exit_code(there.servers.pop(0)) == 1
 
 
+def serve_command(there: Served, url: str = "") -> list[str]:
+    """`limpet serve` of the pool at any port, without its other options."""
+    command = [sys.executable, "-m", "limpet", "serve", url or there.url, "--listen", "127.0.0.1:0"]
+    return [*command, "--secret-file", str(there.secret)]
+
+
+def test_server_without_membership_ends_when_another_one_takes_over(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(1, 0, members=membership.address)
+    there.serve()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(serve_command(there), stdout=pipe, stderr=pipe, text=True) as plain:
+        assert plain.stdout is not None
+        line = plain.stdout.readline()
+        assert line.startswith(f"serving {there.url}, ")
+        with limpet.open(f"net://{line.split('/')[-2]}/{there.url.rpartition('/')[2]}") as pool:
+            pool.store("race", "s", capacity=100).put(b"k", b"v")
+        os.kill(there.servers[0], signal.SIGTERM)
+        assert exit_code(there.servers.pop(0)) == 0
+        there.serve()
+        _, errors = plain.communicate(timeout=START_S)
+        assert (plain.returncode, "another server has taken over" in errors) == (1, True)
+    assert there.open().store("race", "s").get(b"k") == b"v"
+
+
 @pytest.mark.exhaustive("it waits for leases")
 def test_without_etcd_clients_go_on_and_no_server_takes_over(
     served: Make, membership: Etcd, monkeypatch: pytest.MonkeyPatch
@@ -1087,9 +1113,7 @@ def test_without_etcd_clients_go_on_and_no_server_takes_over(
     there = served(1, 0, members=membership.address)
     there.serve()
     store = there.open().store("race", "s", capacity=100)
-    command = [sys.executable, "-m", "limpet", "serve", there.url, "--listen", "127.0.0.1:0"]
-    command += ["--secret-file", str(there.secret), "--membership"]
-    command += [f"etcd://{membership.address}"]
+    command = [*serve_command(there), "--membership", f"etcd://{membership.address}"]
     refused = subprocess.run([*command, "--node", "0"], capture_output=True, text=True)
     assert (refused.returncode, "--control net+etcd" in refused.stderr) == (2, True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
@@ -1307,8 +1331,7 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
 def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None:
     there = served(1 + away, servers=away, away=away)
     url = f"{there.url}-1" if away else there.url
-    command = [sys.executable, "-m", "limpet", "serve", url, "--listen", "127.0.0.1:0"]
-    command += ["--secret-file", str(there.secret)]
+    command = serve_command(there, url)
     if away:
         command += ["--node", "1", "--control", there.net]
         there.urls.append(url)
