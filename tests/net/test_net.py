@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kit.processes import children, end, exit_code, fork
 from kit.stores import accounted, checked, key_of, sound
 
 import limpet
+from limpet.cli import serve
 from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
@@ -1346,6 +1348,31 @@ def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None
         assert server.wait(START_S) == 0
     if not away:
         assert there.mapped().store("race", "s").get(b"k") == b"v"
+
+
+def test_serve_command_waits_for_the_control_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    errors = [limpet.PoolNotFound("it"), limpet.PoolNotFound("it"), limpet.ClientError("secret")]
+
+    def refused(*_: Any, **given: Any) -> None:
+        assert given["control"] == "net://host:1/p"
+        raise errors.pop(0)
+
+    monkeypatch.setattr(serving, "Server", refused)
+    monkeypatch.setattr(serve, "CONTROL_S", LIFETIME_S)
+    given = ["p-1", "--node", "1", "--listen", "127.0.0.1:0", "--control", "net://host:1/p"]
+    done = CliRunner().invoke(serve.serve, [*given, "--secret-file", str(secret)])
+    assert isinstance(done.exception, limpet.ClientError)
+    assert done.stderr.startswith("it; trying for ")
+    assert not errors
+    errors += [limpet.PoolNotFound("it")]
+    monkeypatch.setattr(serve, "CONTROL_S", 0.0)
+    done = CliRunner().invoke(serve.serve, [*given, "--secret-file", str(secret)])
+    assert isinstance(done.exception, limpet.PoolNotFound)
 
 
 def test_server_that_has_nothing_to_do_hears_that_it_is_to_end(
