@@ -99,7 +99,7 @@ class Gateway:
 
     def ask(self, what: str, **body: Any) -> dict[str, Any]:
         """Do one call. NoEtcd: no member has an answer; it may have been done or not."""
-        why: object = ""
+        how, why = "", ""
         for member in list(self.members):
             connection = http.client.HTTPConnection(*member, timeout=ANSWER_S)
             try:
@@ -108,15 +108,18 @@ class Gateway:
                 found = json.loads(answer.read())
                 if answer.status == 200 and "error" not in found:
                     return dict(found)
-                why = found.get("error", answer.status)
+                how, why = f"refuses {what}", str(found.get("error", answer.status))
             except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-                why = error
+                how, why = "does not answer", getattr(error, "strerror", None) or str(error)
             finally:
                 connection.close()
             # The next call begins with another one.
             self.members.append(self.members.pop(self.members.index(member)))
         where = ",".join(f"{host}:{port}" for host, port in sorted(self.members))
-        raise NoEtcd(f"{SCHEME}{where} does not do {what}: {why}")
+        raise NoEtcd(
+            f"etcd at {where} {how} ({why}): open handles go on, but no pool can be opened and no "
+            "server started by it"
+        )
 
     def find(self, prefix: str) -> dict[str, str]:
         """Keys that begin so, and their values."""

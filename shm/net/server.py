@@ -426,7 +426,8 @@ class Server:
             self._end(session)
 
     def _refuse(self, session: Session, why: str) -> None:
-        log.warning("%s: a client was cut off: %s", self.url, why)
+        done = "cut off" if session.side else "refused"
+        log.warning("%s: a client was %s: %s", self.url, done, why)
         session.connection.send(message(wire.REFUSAL, 0, why.encode()[:1024]))
         self._end(session)
 
@@ -489,7 +490,8 @@ class Server:
             self._refuse(session, f"it does not have the secret of this server ({wire.IN_FILE})")
             return
         if name.decode(errors="replace") != self.name:
-            self._refuse(session, f"this server has the pool {self.name}, and no other")
+            asked = name.decode(errors="replace")
+            self._refuse(session, f"it asked for the pool {asked}; this server has {self.name}")
             return
         control = self.control
         if side == b"client":

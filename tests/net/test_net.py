@@ -1129,7 +1129,7 @@ def test_without_etcd_clients_go_on_and_no_server_takes_over(
         for error in ("the next call looks for its successor", "no server has taken it over"):
             with pytest.raises(limpet.NodeFailed, match=error):
                 store.put(b"k", b"w")
-        with pytest.raises(limpet.LimpetError, match=r"etcd://.* does not do kv/range"):
+        with pytest.raises(limpet.LimpetError, match=r"etcd at .* does not answer \("):
             limpet.open(there.net)
         monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
         membership.start()
@@ -1325,7 +1325,7 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
     with pytest.raises(limpet.PoolForeign, match=r"another pool than net://.*limpet destroy"):
         server(1, f"{there.url}-1", control=other.net_of(other.addresses[0]))
     other.serve(1)
-    with pytest.raises(limpet.LimpetError, match="and no other"):
+    with pytest.raises(limpet.LimpetError, match="; this server has "):
         limpet.open(there.net_of(there.addresses[0], other.addresses[1]))
 
 
@@ -1419,7 +1419,7 @@ def test_wrong_secret_is_refused(served: Make, tmp_path: Path) -> None:
 
 def test_other_pool_and_missing_server_are_told(served: Make) -> None:
     there = served()
-    with pytest.raises(limpet.ClientError, match="no other"):
+    with pytest.raises(limpet.ClientError, match="the pool other; this server has "):
         limpet.open(f"net://{there.addresses[0]}/other")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -1428,6 +1428,11 @@ def test_other_pool_and_missing_server_are_told(served: Make) -> None:
         limpet.open(f"net://127.0.0.1:{port}/other")
     with pytest.raises(limpet.PoolNotFound, match=r"name nowhere\.invalid is not known"):
         limpet.open(f"net://nowhere.invalid:{port}/other")
+    with pytest.raises(limpet.PoolNotFound, match=r"no server.*leave it out of the URL"):
+        limpet.open(there.net_of(there.addresses[0], f"127.0.0.1:{port}"))
+    for url in ("etcd://h:1/p", "net+etcd://h:1"):
+        with pytest.raises(limpet.ParameterError, match=r"write net\+etcd://HOST:PORT/NAME"):
+            limpet.open(url)
     with pytest.raises(limpet.ParameterError, match="no IPv6"):
         limpet.open(f"net://[::1]:{port}/other")
 
