@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 
 from limpet.cli.common import any_owner, pool_argument
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import ParameterError, PoolNotFound
 from limpet.shm.net.backend import parse_address, require_compiled
 from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
+
+CONTROL_S: Final = 10.0
+"""How long a server of nodes that are away tries to reach the control server when it starts."""
+AGAIN_S: Final = 0.2
+
+
+def _once_control_answers(make: Callable[[], Any]) -> Any:
+    """What `make` returns, once the control server answers. PoolNotFound: it does not, in time."""
+    deadline, told = time.monotonic() + CONTROL_S, False
+    while True:
+        try:
+            return make()
+        except PoolNotFound as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not told:
+                click.echo(f"{error}; trying for {CONTROL_S:g} s", err=True)
+            told = True
+            time.sleep(AGAIN_S)
 
 
 @click.command()
@@ -25,7 +46,8 @@ from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
               help="Serve only this memory node; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--control", default="", metavar="net[+etcd]://HOST:PORT/NAME",
               help="The pool of which these nodes are away from its control segment, and the "
-              "server that has that. The nodes are made at the first start.")  # fmt: skip
+              "server that has that, which is awaited for 10 s. The nodes are made at the first "
+              "start.")  # fmt: skip
 @click.option("--membership", default="", metavar="etcd://HOST:PORT[,HOST:PORT]",
               help="One of the pool's servers with this option has the control segment; when it is "
               "gone, another one takes that over. Clients open net+etcd://.")  # fmt: skip
@@ -48,11 +70,16 @@ def serve(
     require_compiled()
     from limpet.shm.net.server import Server
 
-    server = Server(
-        url, host, port, read_secret(secret_file),
-        clients=clients, served=served, any_owner=any_owner(), control=control,
-        membership=membership,
-    )  # fmt: skip
+    secret = read_secret(secret_file)
+
+    def make() -> Server:
+        return Server(
+            url, host, port, secret,
+            clients=clients, served=served, any_owner=any_owner(), control=control,
+            membership=membership,
+        )  # fmt: skip
+
+    server = _once_control_answers(make) if control else make()
 
     def stop(*_: Any) -> None:
         server.stop()

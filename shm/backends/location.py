@@ -57,6 +57,10 @@ def parse_url(url: str) -> Location:
         scheme = "net"  # whose servers etcd knows
     if scheme == "net" and scheme not in _BACKENDS:
         register(late("limpet.shm.net.backend").Servers)
+    if scheme == "etcd":
+        raise ParameterError(
+            f"{url!r} names etcd, and no pool; clients write net+etcd://HOST:PORT/NAME"
+        )
     kind = _BACKENDS.get(scheme) if separator else None
     if kind is None:
         *others, last = [known.example for known in _BACKENDS.values()]

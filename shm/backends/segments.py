@@ -19,10 +19,11 @@ from limpet.shm.backends.name import is_there, release, take_back
 from limpet.shm.backends.numa import NumaNode
 from limpet.shm.backends.probe import nodes_in
 from limpet.shm.backends.superblock import Superblock
+from limpet.shm.clients import events
 from limpet.shm.clients.hosts import given_name
 from limpet.shm.clients.liveness import this_host
 from limpet.shm.clients.membership import log
-from limpet.shm.endpoint.fabric import buffer_cas, buffer_load
+from limpet.shm.endpoint.fabric import Endpoint, buffer_cas, buffer_load
 from limpet.shm.endpoint.failing import fail
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
@@ -442,8 +443,10 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
     location = nodes.parse_url(nodes.full_url(url))
     options = nodes.NodeOptions(any_owner=any_owner)
     control, block = _open_control(location, options)
+    endpoint = Endpoint()
     try:
         count = _nodes(control, block.parameters)
+        endpoint.attach(CONTROL_NODE, control.map, control.size)
         if not 0 <= node < count:
             raise ParameterError(f"{url} has {count} nodes, and no node {node}")
 
@@ -452,6 +455,8 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
             done = cas(NODE_STATES + 8 * which, sound, failed) == sound
             if block.parameters.durable:
                 control.place.persist(control.map, _state_at(which) + 8)
+            if done:
+                events.note(endpoint, events.NODE_FAILED, which, 0, 0, 0)
             return done
 
         def refuse(states: list[int]) -> None:
@@ -466,6 +471,7 @@ def fail_node(url: str, node: int, *, any_owner: bool = False) -> bool:
 
         return fail(node, count, load, cas, mark, refuse)
     finally:
+        endpoint.detach()
         control.close()
 
 

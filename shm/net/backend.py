@@ -25,7 +25,7 @@ from limpet.shm.clients.fencing import Heart
 from limpet.shm.endpoint.fabric import BUILD, Endpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_LEDGERS, NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word
-from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolIncomplete
+from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, PoolIncomplete, PoolNotFound
 from limpet.shm.late import late
 from limpet.shm.net.wire import read_secret
 
@@ -145,7 +145,8 @@ class Servers(Location):
     def parse(cls, url: str, rest: str) -> Location:
         addresses, _, name = rest.partition("/")
         if _NAME.fullmatch(name) is None:
-            raise ParameterError(f"{url!r} does not name a pool; write {cls.example}")
+            example = cls.example.replace("net:", f"{url.partition(':')[0]}:")
+            raise ParameterError(f"{url!r} does not name a pool; write {example}")
         servers = tuple(map(parse_address, addresses.split(",")))
         if len(set(servers)) < len(servers):
             raise ParameterError(f"{url!r} names a server twice")
@@ -188,9 +189,11 @@ class Servers(Location):
         try:
             for host, port in self.addresses():
                 links.append(Link(host, port, self.name, secret, patience_s))
-        except BaseException:
+        except BaseException as error:
             for link in links:
                 link.close()
+            if links and not self.members and isinstance(error, PoolNotFound):
+                raise PoolNotFound(f"{error}; if it is lost, leave it out of the URL") from error
             raise
         if self.members:
             links[0].successors = functools.partial(self._links, secret, FOLLOW_S)

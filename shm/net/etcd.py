@@ -24,7 +24,8 @@ the midst of a message, each step of that has a guard (`Endpoint.guard`): the cl
 step 4 has made DYING; or SERVER, while the client has no slot, and in what the server does itself.
 One step of 8 bytes is left to it, as to every client that was given up. What it sends to data
 servers late is harmless, as the words of a ledger only go up (ledger.py); what it answers to ENROL
-was read while SERVER had its number.
+was read while SERVER had its number. A server without `--membership` takes nothing over: the number
+that SERVER has when it starts is its own, so it ends at the next takeover.
 
 Two servers that have passed step 2, as the first one stood still for its lease then, have read the
 same word, so one CAS fails. Thus invariant 3 of ledger.py holds, and etcd may lose or delay what it
@@ -98,7 +99,7 @@ class Gateway:
 
     def ask(self, what: str, **body: Any) -> dict[str, Any]:
         """Do one call. NoEtcd: no member has an answer; it may have been done or not."""
-        why: object = ""
+        how, why = "", ""
         for member in list(self.members):
             connection = http.client.HTTPConnection(*member, timeout=ANSWER_S)
             try:
@@ -107,15 +108,18 @@ class Gateway:
                 found = json.loads(answer.read())
                 if answer.status == 200 and "error" not in found:
                     return dict(found)
-                why = found.get("error", answer.status)
+                how, why = f"refuses {what}", str(found.get("error", answer.status))
             except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
-                why = error
+                how, why = "does not answer", getattr(error, "strerror", None) or str(error)
             finally:
                 connection.close()
             # The next call begins with another one.
             self.members.append(self.members.pop(self.members.index(member)))
         where = ",".join(f"{host}:{port}" for host, port in sorted(self.members))
-        raise NoEtcd(f"{SCHEME}{where} does not do {what}: {why}")
+        raise NoEtcd(
+            f"etcd at {where} {how} ({why}): open handles go on, but no pool can be opened and no "
+            "server started by it"
+        )
 
     def find(self, prefix: str) -> dict[str, str]:
         """Keys that begin so, and their values."""

@@ -154,7 +154,11 @@ cdef class RemoteEndpoint(Endpoint):
         if self.nodes[node] is not None:
             raise AddressError(f"node {node} is attached already")
         if given.link is None:
-            raise NodeFailed(node, "none of the servers in the pool's URL has it")
+            raise NodeFailed(
+                node,
+                "none of the servers in the pool's URL has it: start its server and name it in the "
+                f"URL, or `limpet fail-node {(<Link>given.links[0]).name} {node}`",
+            )
         given.endpoint = self
         if given.link not in self.links:
             self.links.append(given.link)
@@ -234,7 +238,11 @@ cdef class RemoteEndpoint(Endpoint):
     def make(self, RemoteNode node):
         """New memory for a node that is out of service. NodeFailed: none of our servers has it."""
         if node.link is None or node.link.failure:
-            raise NodeFailed(node.index, "none of the servers in the pool's URL has it")
+            raise NodeFailed(
+                node.index,
+                "none of the servers in the pool's URL has it: start its server and name it in the "
+                "URL",
+            )
         cdef Verb queued = Verb.__new__(Verb)
         queued.node = node.index
         queued.part = verb(MAKE, <u64>node.index << 40, 0, node.generation)

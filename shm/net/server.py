@@ -34,7 +34,8 @@ that one lives (JUDGE). A thread connects to it as a client does: it lives if it
 the same pool. If it is another process than before, its memory is the same, so it was unreachable,
 and not lost.
 
-With `membership` one server of several has the control segment, and others stand by: etcd.py.
+With `membership` one server of several has the control segment, and others stand by: etcd.py. One
+without it ends, too, when such a server takes the control segment over.
 
 Answers never wait for a peer: a client that does not take them is cut off when it has more phases
 under way than it may.
@@ -184,7 +185,8 @@ class Server:
         self.entry: Any = None
         """Its key in etcd, if it has one."""
         self.own = (0, 0)
-        """What guards its own steps: SERVER and its number, once it has taken that (etcd.py)."""
+        """What guards its own steps: SERVER and its number, once it has taken that; without
+        membership the number that it has found (etcd.py)."""
         self._open(control, served)
         self.sessions: dict[int, Session] = {}
         self.phases = Phases()
@@ -229,6 +231,9 @@ class Server:
             self.claimed = claim(self.control, shared=True)
             return
         if self.ledger is None:
+            at = late("limpet.shm.net.etcd").SERVER
+            self.own = at, self.endpoint.load(at)
+            self.endpoint.guard(*self.own)
             self._begin_evictions()
             if self.tells:
                 self.claimed = claim(self.control)
@@ -421,7 +426,8 @@ class Server:
             self._end(session)
 
     def _refuse(self, session: Session, why: str) -> None:
-        log.warning("%s: a client was cut off: %s", self.url, why)
+        done = "cut off" if session.side else "refused"
+        log.warning("%s: a client was %s: %s", self.url, done, why)
         session.connection.send(message(wire.REFUSAL, 0, why.encode()[:1024]))
         self._end(session)
 
@@ -438,8 +444,8 @@ class Server:
         """The client of this slot changes nothing any more. Unless it has left, others recover it,
         as after a kill of a mapped client."""
         slot, word = session.guarded
-        if slot and not self._is_replaced():
-            with contextlib.suppress(NodeFailed):  # the control segment is lost, and the pool
+        with contextlib.suppress(NodeFailed):  # the control segment is lost, and the pool
+            if slot and not self._is_replaced():
                 if self.ledger is not None:
                     self.endpoint.cas(slot, word, dying(word))
                 else:
@@ -484,7 +490,8 @@ class Server:
             self._refuse(session, f"it does not have the secret of this server ({wire.IN_FILE})")
             return
         if name.decode(errors="replace") != self.name:
-            self._refuse(session, f"this server has the pool {self.name}, and no other")
+            asked = name.decode(errors="replace")
+            self._refuse(session, f"it asked for the pool {asked}; this server has {self.name}")
             return
         control = self.control
         if side == b"client":

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kit.processes import children, end, exit_code, fork
 from kit.stores import accounted, checked, key_of, sound
 
 import limpet
+from limpet.cli import serve
 from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
@@ -1081,6 +1083,32 @@ def test_server_that_goes_on_after_its_lease_executes_nothing(
         assert exit_code(there.servers.pop(0)) == 1
 
 
+def serve_command(there: Served, url: str = "") -> list[str]:
+    """`limpet serve` of the pool at any port, without its other options."""
+    command = [sys.executable, "-m", "limpet", "serve", url or there.url, "--listen", "127.0.0.1:0"]
+    return [*command, "--secret-file", str(there.secret)]
+
+
+def test_server_without_membership_ends_when_another_one_takes_over(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(1, 0, members=membership.address)
+    there.serve()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(serve_command(there), stdout=pipe, stderr=pipe, text=True) as plain:
+        assert plain.stdout is not None
+        line = plain.stdout.readline()
+        assert line.startswith(f"serving {there.url}, ")
+        with limpet.open(f"net://{line.split('/')[-2]}/{there.url.rpartition('/')[2]}") as pool:
+            pool.store("race", "s", capacity=100).put(b"k", b"v")
+        os.kill(there.servers[0], signal.SIGTERM)
+        assert exit_code(there.servers.pop(0)) == 0
+        there.serve()
+        _, errors = plain.communicate(timeout=START_S)
+        assert (plain.returncode, "another server has taken over" in errors) == (1, True)
+    assert there.open().store("race", "s").get(b"k") == b"v"
+
+
 @pytest.mark.exhaustive("it waits for leases")
 def test_a_handle_does_not_follow_to_another_pool_of_its_name(
     served: Make, membership: Etcd
@@ -1138,9 +1166,7 @@ def test_without_etcd_clients_go_on_and_no_server_takes_over(
     there = served(1, 0, members=membership.address)
     there.serve()
     store = there.open().store("race", "s", capacity=100)
-    command = [sys.executable, "-m", "limpet", "serve", there.url, "--listen", "127.0.0.1:0"]
-    command += ["--secret-file", str(there.secret), "--membership"]
-    command += [f"etcd://{membership.address}"]
+    command = [*serve_command(there), "--membership", f"etcd://{membership.address}"]
     refused = subprocess.run([*command, "--node", "0"], capture_output=True, text=True)
     assert (refused.returncode, "--control net+etcd" in refused.stderr) == (2, True)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
@@ -1154,7 +1180,7 @@ def test_without_etcd_clients_go_on_and_no_server_takes_over(
         for error in ("the next call looks for its successor", "no server has taken it over"):
             with pytest.raises(limpet.NodeFailed, match=error):
                 store.put(b"k", b"w")
-        with pytest.raises(limpet.LimpetError, match=r"etcd://.* does not do kv/range"):
+        with pytest.raises(limpet.LimpetError, match=r"etcd at .* does not answer \("):
             limpet.open(there.net)
         monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
         membership.start()
@@ -1350,7 +1376,7 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
     with pytest.raises(limpet.PoolForeign, match=r"another pool than net://.*limpet destroy"):
         server(1, f"{there.url}-1", control=other.net_of(other.addresses[0]))
     other.serve(1)
-    with pytest.raises(limpet.LimpetError, match="and no other"):
+    with pytest.raises(limpet.LimpetError, match="; this server has "):
         limpet.open(there.net_of(there.addresses[0], other.addresses[1]))
 
 
@@ -1358,8 +1384,7 @@ def test_nodes_of_other_hosts_that_do_not_fit_are_told(served: Make) -> None:
 def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None:
     there = served(1 + away, servers=away, away=away)
     url = f"{there.url}-1" if away else there.url
-    command = [sys.executable, "-m", "limpet", "serve", url, "--listen", "127.0.0.1:0"]
-    command += ["--secret-file", str(there.secret)]
+    command = serve_command(there, url)
     if away:
         command += ["--node", "1", "--control", there.net]
         there.urls.append(url)
@@ -1374,6 +1399,31 @@ def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None
         assert server.wait(START_S) == 0
     if not away:
         assert there.mapped().store("race", "s").get(b"k") == b"v"
+
+
+def test_serve_command_waits_for_the_control_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    errors = [limpet.PoolNotFound("it"), limpet.PoolNotFound("it"), limpet.ClientError("secret")]
+
+    def refused(*_: Any, **given: Any) -> None:
+        assert given["control"] == "net://host:1/p"
+        raise errors.pop(0)
+
+    monkeypatch.setattr(serving, "Server", refused)
+    monkeypatch.setattr(serve, "CONTROL_S", LIFETIME_S)
+    given = ["p-1", "--node", "1", "--listen", "127.0.0.1:0", "--control", "net://host:1/p"]
+    done = CliRunner().invoke(serve.serve, [*given, "--secret-file", str(secret)])
+    assert isinstance(done.exception, limpet.ClientError)
+    assert done.stderr.startswith("it; trying for ")
+    assert not errors
+    errors += [limpet.PoolNotFound("it")]
+    monkeypatch.setattr(serve, "CONTROL_S", 0.0)
+    done = CliRunner().invoke(serve.serve, [*given, "--secret-file", str(secret)])
+    assert isinstance(done.exception, limpet.PoolNotFound)
 
 
 def test_server_that_has_nothing_to_do_hears_that_it_is_to_end(
@@ -1420,7 +1470,7 @@ def test_wrong_secret_is_refused(served: Make, tmp_path: Path) -> None:
 
 def test_other_pool_and_missing_server_are_told(served: Make) -> None:
     there = served()
-    with pytest.raises(limpet.ClientError, match="no other"):
+    with pytest.raises(limpet.ClientError, match="the pool other; this server has "):
         limpet.open(f"net://{there.addresses[0]}/other")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -1429,6 +1479,11 @@ def test_other_pool_and_missing_server_are_told(served: Make) -> None:
         limpet.open(f"net://127.0.0.1:{port}/other")
     with pytest.raises(limpet.PoolNotFound, match=r"name nowhere\.invalid is not known"):
         limpet.open(f"net://nowhere.invalid:{port}/other")
+    with pytest.raises(limpet.PoolNotFound, match=r"no server.*leave it out of the URL"):
+        limpet.open(there.net_of(there.addresses[0], f"127.0.0.1:{port}"))
+    for url in ("etcd://h:1/p", "net+etcd://h:1"):
+        with pytest.raises(limpet.ParameterError, match=r"write net\+etcd://HOST:PORT/NAME"):
+            limpet.open(url)
     with pytest.raises(limpet.ParameterError, match="no IPv6"):
         limpet.open(f"net://[::1]:{port}/other")
 

@@ -47,6 +47,8 @@ def test_error_names_the_command_that_makes_the_pool_open_again(url: str) -> Non
         limpet.open(url, timeout_s=0)
     assert run("fail-node", url, "1").output == "node 1 is marked as failed\n"
     with limpet.open(url) as pool:
+        (event,) = pool.events()
+        assert (event["kind"], event["subject"]) == ("node failed", 1)
         store = pool.store("fusee", name="s")
         assert store.get(b"k") == b"v"
         store.put(b"l", b"w")
