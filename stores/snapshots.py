@@ -1,7 +1,9 @@
 """`pool.snapshot` and `limpet.restore`: a whole pool as a file, and a pool from such a file.
 
 The file, lines of JSON
-    {"limpet_snapshot": 1, "pool": URL, "release": ..., "made_ms": since 1970, "parameters": {...}}
+    {"limpet_snapshot": 1, "pool": URL, "nodes": how many, with those that were added,
+        "node_size": of each, "release": ..., "made_ms": since 1970, "parameters": {...}}; a restore
+        makes the nodes of `parameters`
     then for each store the lines of its dump: the head, and an entry a line (dumps.py). Of a store
         that is no cache the head has `parameters`, too: those of PARAMETERS that it was made with
     then for each channel {"channel": NAME, "kind": ..., "parameters": {...}}, and lines of its
@@ -187,6 +189,8 @@ def _write(pool: Any, out: _Writer) -> Snapshot:
         {
             "limpet_snapshot": FORMAT,
             "pool": pool.url,
+            "nodes": pool.view.nodes,
+            "node_size": pool.parameters.node_size,
             "release": RELEASE,
             "made_ms": time.time_ns() // 1_000_000,
             "parameters": parameters,
@@ -391,12 +395,19 @@ class _Filling:
         whole = -(-before[0] * before[1] // nodes)  # surely enough
         if whole > node_size:
             needed = min(needed, whole)
+        had = f"nodes={before[0]} of node_size={before[1]}"
+        made = self.reader.head.get("nodes", before[0]), self.reader.head.get("node_size", 0)
+        if made[0] != before[0]:
+            had = (
+                f"{made[0]} nodes of {made[1] / MIB:g}MiB; a restore makes {before[0]} of "
+                f"{before[1] / MIB:g}MiB"
+            )
         return StoreFull(
             f"{self.pool.url}: {self.reader.path} does not fit into nodes={nodes} of "
             f"node_size={node_size}: of {self.reader.size} bytes of keys and values {self.done} "
             f"had room. By that it takes nodes={nodes} of about "
             f"node_size='{-(-needed // MIB)}MiB', with the pool's own words; the pool of the "
-            f"snapshot had nodes={before[0]} of node_size={before[1]} (at {self.name!r}: {error})"
+            f"snapshot had {had} (at {self.name!r}: {error})"
         )
 
     def _take(self, line: dict[str, Any]) -> None:

@@ -322,7 +322,7 @@ def test_add_node_says_what_it_did(pool: str) -> None:
     result = run("add-node", pool, "--size", "3MiB")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(f"added to shm://{pool} in ")
-    assert result.stdout.endswith(": node 2, 3, 4.0 MiB in all\n")
+    assert result.stdout.endswith(": nodes 2, 3, 4.0 MiB in all\n")
     assert report("add-node", pool, "--count", "2")["nodes"] == [4, 5]
     assert "2, and 4 added" in run("inspect", pool).stdout
     assert report("ls", pool)[0]["nodes"] == 6

@@ -22,6 +22,8 @@ from limpet.shm.errors import LimpetError, ParameterError
 from limpet.shm.times import LONGEST_S, MS, units_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     # `limpet ls --json` and others need none of it; it would cost them 50 ms.
     from click.shell_completion import CompletionItem
     from rich.console import Console
@@ -233,6 +235,17 @@ def size_text(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def count_text(count: int, what: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def nodes_text(numbers: Iterable[int]) -> str:
+    """`node 0`, or `nodes 0, 1`."""
+    found = sorted(numbers)
+    return f"node{'s' * (len(found) != 1)} {', '.join(map(str, found))}"
 
 
 def time_text(ns: float | None) -> str:

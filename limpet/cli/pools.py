@@ -16,7 +16,9 @@ from limpet.cli.common import (
     PoolUrl,
     any_owner,
     console,
+    count_text,
     json_option,
+    nodes_text,
     plain,
     pool_argument,
     pool_of,
@@ -146,8 +148,8 @@ def create(
     if as_json:
         print_json(report)
     else:
-        size = pool.parameters.nodes * pool.parameters.node_size
-        click.echo(f"created {pool.url}: {pool.parameters.nodes} nodes, {size_text(size)} in all")
+        count, size = pool.parameters.nodes, pool.parameters.nodes * pool.parameters.node_size
+        click.echo(f"created {pool.url}: {count_text(count, 'node')}, {size_text(size)} in all")
 
 
 def _print_apart(url: str, made: PoolParameters, as_json: bool) -> None:
@@ -156,7 +158,7 @@ def _print_apart(url: str, made: PoolParameters, as_json: bool) -> None:
         return
     there = ", ".join(map(str, range(made.here, made.nodes)))
     click.echo(
-        f"created {url}: {made.nodes} nodes of {size_text(made.node_size)}; "
+        f"created {url}: {count_text(made.nodes, 'node')} of {size_text(made.node_size)}; "
         f"to be made by `limpet serve --control` on other hosts: {there}"
     )
 
@@ -464,8 +466,8 @@ def fail_node(url: str, node: int, as_json: bool) -> None:
 @pool_argument
 @click.option(
     "--size",
-    help="Bytes, or text such as 1GiB. All nodes of a pool have one size: --count nodes are added "
-    "so often that each of these --count has as much in all.  [default: one node's]",
+    help="Memory to add for each of the --count nodes, rounded up to whole nodes: bytes, or text "
+    "such as 1GiB. `--count 2 --size 128MiB` on nodes of 64 MiB adds 4.  [default: one node's]",
 )
 @click.option(
     "--count",
@@ -492,9 +494,8 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
     if as_json:
         print_json(done)
     else:
-        added = ", ".join(str(node) for node in done["nodes"])
         click.echo(
-            f"added to {pool.url} in {time_text(done['took_ns'])}: node {added}, "
+            f"added to {pool.url} in {time_text(done['took_ns'])}: {nodes_text(done['nodes'])}, "
             f"{size_text(done['bytes'])} in all"
         )
         for name, replicas in done["unused_by"].items():

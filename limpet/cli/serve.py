@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from limpet.cli.common import any_owner, pool_argument
+from limpet.cli.common import any_owner, nodes_text, pool_argument
 from limpet.shm.errors import ParameterError, PoolNotFound
 from limpet.shm.net.backend import parse_address, require_compiled
 from limpet.shm.net.wire import CLIENTS, CLIENTS_MAX, read_secret
@@ -86,8 +86,7 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    nodes = ", ".join(map(str, sorted(server.served)))
-    what = f"nodes {nodes}" if nodes else "its control segment"
+    what = nodes_text(server.served) if server.served else "its control segment"
     address = f"net://{host}:{server.port}/{server.name}"
     if membership and (other := server.entry.other()):
         click.echo(f"standing by for {server.url}, which {other.partition(' ')[0]} serves")

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from limpet.cli.common import PoolUrl, json_option, pool_argument, pool_of, print_json, size_text
+from limpet.cli.common import (
+    PoolUrl,
+    count_text,
+    json_option,
+    pool_argument,
+    pool_of,
+    print_json,
+    size_text,
+)
 from limpet.stores.pool import Pool
 from limpet.stores.snapshots import Snapshot, restored
 
@@ -61,7 +69,8 @@ def restore(
     if as_json:
         print_json({**found._asdict(), "nodes": nodes, "bytes": size})
     else:
-        _show(found, f"made {url} from {file}, {nodes} nodes, {size_text(size)} in all")
+        made = f"{count_text(nodes, 'node')}, {size_text(size)} in all"
+        _show(found, f"made {url} from {file}, {made}")
 
 
 def _show(found: Snapshot, done: str) -> None:

@@ -1185,7 +1185,7 @@ def test_without_etcd_clients_go_on_and_no_server_takes_over(
         monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
         membership.start()
         store.put(b"k", b"x")
-        assert second.stdout.readline().startswith(f"serving {there.url}, nodes 0, at net://")
+        assert second.stdout.readline().startswith(f"serving {there.url}, node 0, at net://")
         assert store.get(b"k") == b"x"
         sound(store)
         second.terminate()
@@ -1391,7 +1391,7 @@ def test_serve_command_serves_until_it_is_ended(served: Make, away: int) -> None
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert line.startswith(f"serving {url}, nodes {away}, at net://127.0.0.1:")
+        assert line.startswith(f"serving {url}, node {away}, at net://127.0.0.1:")
         there.addresses.append(line.split("/")[-2])
         with limpet.open(there.net) as pool:
             pool.store("race", "s", capacity=100).put(b"k", b"v")

@@ -276,6 +276,10 @@ def test_restore_into_a_pool_with_room_for_nothing_names_the_size_of_the_pool_be
     pool.snapshot(tmp_path / "pool")
     with pytest.raises(limpet.StoreFull, match="about node_size='16MiB', "):
         limpet.restore(tmp_path / "pool", pools.url(), node_size="4MiB")
+    pool.add_node()
+    pool.snapshot(tmp_path / "more")
+    with pytest.raises(limpet.StoreFull, match="had 2 nodes of 16MiB; a restore makes 1 of 32MiB"):
+        limpet.restore(tmp_path / "more", pools.url(), node_size="4MiB")
 
 
 def test_pool_that_is_there_is_not_overwritten(pools: Any, tmp_path: Path) -> None:
