@@ -374,9 +374,8 @@ class Allocator:
             sparing = max(sparing, reserve)
         self.refused = growing
         nodes = self.claims.nodes_for(node, replicas)
-        node = nodes[0]
         request = (
-            node, len(nodes), replicas, sparing, growing,
+            nodes[0], len(nodes), replicas, sparing, growing,
             *((self.heap.size_class(size), self._blocks_for(size)) for size in sizes),
         )  # fmt: skip
         known = self.relief.known_refusal(request)
@@ -415,6 +414,11 @@ class Allocator:
                 hopeless = 1  # other clients give back what updates have lent
             # Twice, since a block may have been on its way from one client to another.
             if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
+                if not set(self.claims.nodes_for(node, replicas)) <= set(nodes):
+                    # Nodes were added meanwhile. There is an end: each time there are more.
+                    return self.replenish_within(
+                        node, sizes, replicas, sparing, looks + attempt, update
+                    )
                 why = self.relief.why_full(nodes, first, refused, sparing, replicas)
                 if hopeless > 1 and refused == NOWHERE:
                     self.relief.note_refusal(request, why, before)
