@@ -198,6 +198,8 @@ class Exploration:
         calls = {call.kind for call in self._calls()}
         if self.store in CACHES and (self.node_failures or self.replace or not self.coherent):
             raise ParameterError("a cache is not replicated, and is explored in coherent memory")
+        if self.add_nodes and (self.store in CACHES or self.names):
+            raise ParameterError("caches and names are not explored where nodes are added")
         if self.store not in CACHES and calls & OF_CACHES:
             raise ParameterError(f"{self.store} has no {', '.join(sorted(calls & OF_CACHES))}")
         if SWAP in calls and self.store not in CACHES and not store_class(self.store).swaps:

@@ -113,7 +113,8 @@ def test_what_is_no_program_is_refused(text: str) -> None:
     "wrong",
     [
         {"strategy": "best"}, {"clients": 0}, {"ops": 0}, {"schedules": 0}, {"bound": 9},
-        {"program": "ua|ga"}, {"processes": 0},
+        {"program": "ua|ga"}, {"processes": 0}, {"add_nodes": True, "store": "cache"},
+        {"add_nodes": True, "names": True},
     ],
 )  # fmt: skip
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
