@@ -93,7 +93,7 @@ def is_lined(lock: Any, line: int = 0) -> bool:
 
 
 def test_permits_of_a_dead_process_go_to_those_that_wait(pools: Any) -> None:
-    pool = pools()
+    pool = pools(lease=100)  # none is waited for
     semaphore = pool.semaphore("s", 2)
 
     def holds() -> None:
@@ -223,7 +223,7 @@ def test_never_more_hold_than_may_while_processes_are_killed(pools: Any, kind: s
 
 
 def test_a_kill_at_any_step_loses_no_permit_and_makes_none(pools: Any) -> None:
-    pool = pools()
+    pool = pools(lease=100)  # none is waited for
     semaphore = pool.bounded_semaphore("s", 3)
 
     def works() -> None:
@@ -329,7 +329,7 @@ def test_who_is_preferred_goes_first(pools: Any, prefer: str) -> None:
 
 
 def test_the_death_of_a_writer_is_told_until_another_one_has_written(pools: Any) -> None:
-    pool = pools()
+    pool = pools(lease=100)  # none is waited for
     lock = pool.rwlock("rw")
     taken_and_killed(pool, lock.read().acquire)
     with lock.write(timeout=PATIENCE_S) as written:
