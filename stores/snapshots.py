@@ -71,7 +71,9 @@ from limpet.stores.dumps import fields_of, head_of, terms_of, wall_shift_us
 from limpet.stores.registry import CACHES, parameters_of
 
 FORMAT: Final = 1
-PARAMETERS: Final = ("capacity", "key_size", "value_size", "replicas", "limit")
+PARAMETERS: Final = (
+    "capacity", "key_size", "value_size", "replicas", "limit", "locality", "sums",
+)  # fmt: skip
 """Of a store that is no cache, what a snapshot has; each kind has some of them."""
 POOL_PARAMETERS: Final = ("nodes", "node_size", "clients", "lease_us", "fence", "multi_host",
                           "durable")  # fmt: skip
