@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from kit import twin
-from kit.parts import runs_of
+from kit.parts import is_fair, runs_of
 
 import limpet
 from limpet.__main__ import main
@@ -122,7 +122,7 @@ def _explored(**changes: Any) -> ExplorerReport:
 def test_explorer_of_a_replicated_kind() -> None:
     report = _explored(node_failures=1)
     assert report.failures == ()
-    assert report.node_failures or not COMPILED
+    assert is_fair(report.node_failures, report.schedules)
     # beyond what it survives, it may fail, but only of that
     assert _explored(node_failures=2).failures == ()
 

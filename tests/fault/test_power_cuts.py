@@ -20,7 +20,7 @@ from kit.mutants.power import (
     HalvesLater,
 )
 from kit.mutants.race import Mutant, in_force
-from kit.parts import runs_of
+from kit.parts import is_fair, runs_of
 
 from limpet.fault.explore import sim_run
 from limpet.fault.explore.explorer import Exploration, cluster_of, explore
@@ -91,7 +91,7 @@ def test_operation_that_returned_survives_though_nothing_else_does(
 def test_many_schedules_with_a_cut_hold() -> None:
     report = explore(Exploration(durable=True, schedules=runs_of(400), seed=1))
     assert report.ok, report.failures
-    assert report.power_cuts
+    assert is_fair(report.power_cuts, report.schedules)
 
 
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kit.cuckoo import SMALL_RING, crowded
+from kit.parts import is_fair
 
 from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_cluster import SimulatedCluster
@@ -44,8 +45,8 @@ def explored_paths(runs: int, **more: Any) -> ExplorerReport:
 def test_rcuckoo_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
     report = explored(200, value_size=size, clients=clients, crashes=2, stalls=2)
     assert report.failures == ()
-    assert report.crashes > report.schedules / 10
-    assert report.stalls > report.schedules / 10
+    assert is_fair(report.crashes, report.schedules)
+    assert is_fair(report.stalls, report.schedules)
 
 
 def test_rcuckoo_holds_where_memory_is_scarce() -> None:
@@ -68,7 +69,7 @@ def test_rcuckoo_holds_without_hardware_coherence() -> None:
 def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:
     report = explored_paths(200, value_size=size, program=program, crashes=2)
     assert report.failures == ()
-    assert report.crashes > report.schedules / 10 or not COMPILED
+    assert is_fair(report.crashes, report.schedules)
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -60,6 +60,12 @@ def runs_of(count: int) -> int:
     return count if IS_LONG else max(40, count // 3)
 
 
+def is_fair(faults: int, runs: int) -> bool:
+    """Whether so many faults in so many simulated runs are a fair share; of a few runs nothing is
+    said. No machine decides it: the schedules of a seed are the same on all."""
+    return runs < 40 or faults > runs // 20
+
+
 def stride(pure: int) -> int:
     """From one step that a client is stopped at to the next: every third, each in a soak; `pure`,
     if not compiled."""
