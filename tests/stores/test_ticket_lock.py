@@ -361,7 +361,7 @@ def give_up(lock: Any) -> None:
 
 
 def test_killed_at_every_step_of_taking_and_releasing(pools: Any) -> None:
-    pool = pools()
+    pool = pools(lease=100)  # none is waited for
     lock = shared_lock(pool)
     kills = 0
     for _ in killed_at_every_step(pool, take_and_release):
