@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kit.mutants.swarm import crowded
-from kit.parts import is_fair, runs_of, stride
+from kit.parts import is_fair, runs_of, steps, stride
 from kit.puppets import Puppet
 
 import limpet
@@ -102,8 +102,8 @@ def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
     """The client that wrote it reads it afterwards, and so does one that has never met it."""
     met = 0
     with crowded(), SimulatedCluster("swarm", 2, nodes=3, value_size=40) as made:
-        for moment in ("f0", "f1", "f2", "m0", "m1", "m2"):
-            for step in range(1, 400, stride(23)):
+        for case, moment in enumerate(("f0", "f1", "f2", "m0", "m1", "m2")):
+            for step in steps(400, 23, case):
                 schedule = parse_schedule(f"0.0.{step}{moment}")
                 run = replay(made, parse_program("ua ga ua|ga"), schedule)
                 assert run.failure == "", (step, moment, run.failure)
@@ -184,9 +184,9 @@ def test_updates_take_a_bounded_time_whoever_stands_still(
 
     An update that goes by a clock ahead of theirs takes effect when a client reads it first.
     """
-    for order in ((0, 1, 0, 1), (1, 1, 0, 0)):
+    for case, order in enumerate(((0, 1, 0, 1), (1, 1, 0, 0))):
         met = 0
-        for step in range(1, STEPS, stride(5)):
+        for step in steps(STEPS, 5, case):
             pool = pools(nodes=replicas)
             store = pool.store("swarm", name="test", capacity=50, replicas=replicas)
             others = [store, pools.again(pool).store("swarm", name="test")]
@@ -262,7 +262,7 @@ def test_who_may_only_read_reads_while_nodes_are_lost(
 ) -> None:
     """An update stands still at a step, and may have been complete on what is lost."""
     met = 0
-    for step in range(1, STEPS, stride(5)):
+    for step in steps(STEPS, 5, replicas * lost):
         pool = pools(nodes=replicas)
         store = pool.store(kind, name="test", capacity=20, replicas=replicas, writers=2)
         still = Puppet(pools, pool.url, kind)

@@ -74,6 +74,13 @@ def stride(pure: int) -> int:
     return 1 if IS_LONG else 3
 
 
+def steps(end: int, pure: int, case: int) -> range:
+    """The steps before `end` that a client is stopped at, `stride` apart. Each case begins at
+    another one, so that a few together meet them all."""
+    apart = stride(pure)
+    return range(1 + case % apart, end, apart)
+
+
 def fits(item: Any, pattern: str) -> bool:
     """Whether a pattern is for a test: for its case, or as "test_name" or "test_name[case]"."""
     name, case = "*", pattern
