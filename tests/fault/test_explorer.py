@@ -60,7 +60,7 @@ pytestmark = pytest.mark.either_build(
 
 COMPILED = BUILD == "compiled"
 RUNS = 400 if COMPILED else 60
-RUNS_OF_MUTANT = 100_000
+RUNS_OF_MUTANT = 30_000
 needs_flushes = pytest.mark.skipif(
     not COMPILED or "clflushopt" not in flush_features(),
     reason="this build or CPU refuses memory without coherence",

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 COMPILED = BUILD == "compiled"
 READS_BESIDE_A_WRITE = Exploration(
     store="twin", program="ua|ga ga|ga", node_failures=1, crashes=0, stalls=0, value_size=40,
-    seed=4, schedules=100_000,
+    seed=4, schedules=30_000,
 )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def test_latency_of_another_kind() -> None:
 
 @pytest.mark.usefixtures("boastful")
 def test_mutant_that_does_not_survive_what_it_says_is_caught() -> None:
-    report = explore(Exploration(store="boastful", schedules=100_000, seed=1, node_failures=1))
+    report = explore(Exploration(store="boastful", schedules=30_000, seed=1, node_failures=1))
     assert report.failures[0].what.startswith("node: ")
     assert "--nodes 2" in report.failures[0].command
     result: MatrixResult = Matrix("boastful", 36).node_lost(OPERATIONS["update"])

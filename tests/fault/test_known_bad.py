@@ -171,6 +171,7 @@ RARE: Final = {
     "f10-rivals-on-the-primary-only", "r11-cut-that-locks-nothing",
     "c1-of-two-copies-the-good-one-is-cleared", "buffer-is-given-up-without-a-journal",
     "goes-on-before-all-has-happened", "r8-reader-takes-what-may-be-decided",
+    "s9-copy-is-said-to-be-in-the-writers-row",
 }  # fmt: skip
 """Variants that take seconds to find."""
 SCENES: Final = {

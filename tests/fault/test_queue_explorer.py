@@ -41,7 +41,7 @@ def test_queue_is_one_under_many_schedules(maxsize: int) -> None:
 def test_wrong_queue_is_found_out(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     row = dataclasses.replace(CHANNELS["queue"], cls=mutant)
     monkeypatch.setitem(CHANNELS, "queue", row)
-    assert first_failure(exploration(2, 100_000))
+    assert first_failure(exploration(2, 30_000))
 
 
 def record(op: str, value: bytes, read: bytes | None, result: str, *times: int | None) -> Record:

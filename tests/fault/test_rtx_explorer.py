@@ -243,7 +243,7 @@ def test_memory_of_an_earlier_log_is_not_taken_for_one(mutant: Mutant) -> None:
 def test_lock_that_the_hand_does_not_know_is_noticed() -> None:
     with in_force(NOT_BEGUN):
         found = first_failure(
-            Exploration("rtx-sherman", schedules=100_000, crashes=2, value_size=INLINE)
+            Exploration("rtx-sherman", schedules=30_000, crashes=2, value_size=INLINE)
         )
     assert "locked by no client" in found
 

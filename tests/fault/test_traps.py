@@ -60,7 +60,7 @@ def test_trap_g1_suspect_that_is_taken_for_dead_is_caught_by_the_explorer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its lease is over, so it is recovered, and no client makes sure that it is dead."""
-    parameters = Exploration(seed=1, schedules=100_000, crashes=0, stalls=2, scarce=True)
+    parameters = Exploration(seed=1, schedules=30_000, crashes=0, stalls=2, scarce=True)
 
     def believe(self: Any, pid: int, started: int, timeout_ms: int = 0, sure: Any = None) -> bool:
         return True
@@ -93,7 +93,7 @@ def test_trap_g2_torn_write_is_caught_by_the_matrix() -> None:
 @pytest.mark.exhaustive("thousands of runs")
 @compiled_only
 def test_trap_g2_torn_read_is_caught_by_the_explorer() -> None:
-    parameters = Exploration(seed=6, schedules=100_000, crashes=0, stalls=0, value_size=200)
+    parameters = Exploration(seed=6, schedules=30_000, crashes=0, stalls=0, value_size=200)
     with in_force(IN_PLACE):
         assert first_failure(parameters, IN_PLACE.says).startswith(IN_PLACE.says)
 

@@ -660,7 +660,7 @@ def test_mutant_that_leaves_the_shortcut_reads_what_was_freed(
 @pytest.mark.parametrize("mutant", EXPLORED)
 def test_mutant_is_caught_by_the_explorer(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clover, *EXPLORED[mutant])
-    assert first_failure(Exploration(store="clover", schedules=100_000, value_size=40))
+    assert first_failure(Exploration(store="clover", schedules=30_000, value_size=40))
 
 
 def test_mutant_with_a_cache_without_periods_reads_what_was_freed(

@@ -482,7 +482,7 @@ def test_mutant_is_caught_by_the_matrix(mutant: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 def test_mutant_without_locks_is_caught_by_the_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pdpm, "_locked", locks_whatever_is_there)
-    assert first_failure(Exploration(store="pdpm", schedules=100_000, value_size=200))
+    assert first_failure(Exploration(store="pdpm", schedules=30_000, value_size=200))
 
 
 def test_mutant_without_checksums_returns_half_a_value(
