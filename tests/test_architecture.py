@@ -317,6 +317,7 @@ def test_constants_that_c_is_told_are_those_of_the_module(module: str) -> None:
 
 
 RECURSIONS: Final = {
+    "limpet.shm.alloc.allocator": ("replenish_within", "once more each time nodes were added"),
     "limpet.stores.core.codecs": (
         "canonical with_floats", "by each_part, which is not compiled and so counted"
     ),
