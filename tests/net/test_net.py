@@ -31,6 +31,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.net import etcd, wire
+from limpet.shm.net import server as serving
 from limpet.shm.net.evictions import Evictions
 from limpet.stores.figures import Figures, rates
 
@@ -41,7 +42,6 @@ from limpet.shm.net.link import Link
 from limpet.shm.net.remote import RemoteEndpoint
 
 from limpet.shm.net import codec, libfabric, link
-from limpet.shm.net import server as serving
 from limpet.shm.net.ledger import Ledger
 from limpet.shm.net.server import Server
 
@@ -1134,6 +1134,44 @@ def test_a_handle_does_not_follow_to_another_pool_of_its_name(
         store.put(b"k", b"new")
     assert dict(others.items()) == {}
     sound(others)
+
+
+def stops_before_it_makes_memory() -> None:
+    """The server stands still once it is asked for a node's new memory."""
+    real = serving.held
+
+    def held(*given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return real(*given)
+
+    serving.held = held
+
+
+@pytest.mark.exhaustive("it waits for leases")
+def test_a_server_that_was_stopped_makes_no_memory_in_its_successors_place(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(3, 0, members=membership.address)
+    there.serve(first=stops_before_it_makes_memory)
+    there.serve()
+    pool = there.open()
+    store = pool.store("fusee", "s", capacity=100, replicas=2)
+    keys = [b"%d" % number for number in range(30)]
+    store.put_many(dict.fromkeys(keys, b"old"))
+    pool.fail_node(1)
+    first = there.servers.pop(0)
+    try:
+        going_on(lambda: pool.replace_node(1))
+        for key in keys:
+            going_on(lambda key=key: store.put(key, b"new"))
+    finally:
+        os.kill(first, signal.SIGCONT)
+        code = exit_code(first)
+    assert code == 1
+    with limpet.open(there.url) as mapped:  # it maps what is there now
+        found = mapped.store("fusee", "s")
+        assert dict(found.items()) == dict.fromkeys(keys, b"new")
+        sound(found)
 
 
 @pytest.mark.exhaustive("it waits for leases")
