@@ -31,7 +31,6 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.net import etcd, wire
-from limpet.shm.net import server as serving
 from limpet.shm.net.evictions import Evictions
 from limpet.stores.figures import Figures, rates
 
@@ -42,6 +41,7 @@ from limpet.shm.net.link import Link
 from limpet.shm.net.remote import RemoteEndpoint
 
 from limpet.shm.net import codec, libfabric, link
+from limpet.shm.net import server as serving
 from limpet.shm.net.ledger import Ledger
 from limpet.shm.net.server import Server
 
