@@ -37,7 +37,7 @@ AGAIN_S = 10
 """Python drops what is raised while a destructor runs."""
 MERCY_S = 30
 END_S = 30
-"""What has been killed may take some time to end."""
+"""Killed processes may take some time to end."""
 SHM = Path("/dev/shm")
 HELPERS = (
     "multiprocessing.resource_tracker",

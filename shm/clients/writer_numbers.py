@@ -29,15 +29,15 @@ is a word that names nobody: the client's slot, and incarnation 0.
 
 Rule. The holder may use its number in an operation if, pinned, it finds DROPS as it was when it
 looked at the word last, or finds its word there (`held`). A client that claims a number counts
-DROPS up, closes a period, and waits until the holder is not pinned in
-that period any more. An operation of the holder that pins later finds another DROPS, looks at the
-word, and is told that the number is lost. A holder that stands still in an operation for a lease is
-recovered or fenced, as everywhere (membership.py). If the word was CLAIMED, the holder before that
-one is not known; so the client waits for all operations. A CLAIMED word is taken only if its client
-is gone, or has not ended its claim for CLAIM_LEASES. A remote client reads DROPS when it pins, and
-its pin lasts (lasting.py), so it is waited for in the same way.
+DROPS up, closes a period, and waits until the holder is not pinned in that period any more. An
+operation of the holder that pins later finds another DROPS, looks at the word, and is told that the
+number is lost. A holder that stands still in an operation for a lease is recovered or fenced, as
+everywhere (membership.py). If the word was CLAIMED, the holder before that one is not known; so the
+client waits for all operations. A CLAIMED word is taken only if its client is gone, or has not
+ended its claim for CLAIM_LEASES. A remote client reads DROPS when it pins, and its pin lasts
+(lasting.py), so it is waited for in the same way.
 
-What a kill leaves behind: a word with the id of a client that is gone once it is recovered. A
+A kill leaves behind: a word with the id of a client that is gone once it is recovered. A
 client that claimed it may have died while it waited; the word is CLAIMED, and the next one waits
 for all. A client that is given up by other hosts while it is stopped may still store what it was
 about to (docs/hosts.md); that is the same for its number as for all else that it had. The clock is

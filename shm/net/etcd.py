@@ -22,9 +22,9 @@ Why an earlier server changes nothing any more, if it stood still from any momen
 now. It looks at SERVER before each message, and ends if that is not its own number. If it was in
 the midst of a message, each step of that has a guard (`Endpoint.guard`): the client's slot, which
 step 4 has made DYING; or SERVER, while the client has no slot, and in what the server does itself.
-One step of 8 bytes is left to it, as to every client that was given up. What it sends to data
-servers late is harmless, as the words of a ledger only go up (ledger.py); what it answers to ENROL
-was read while SERVER had its number. A server without `--membership` takes nothing over: the number
+One step of 8 bytes is left to it, as to every client that was given up. Words that it sends to data
+servers late are harmless, as those of a ledger only go up (ledger.py); its answer to ENROL was read
+while SERVER had its number. A server without `--membership` takes nothing over: the number
 that SERVER has when it starts is its own, so it ends at the next takeover.
 
 Two servers that have passed step 2, as the first one stood still for its lease then, have read the

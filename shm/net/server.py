@@ -185,7 +185,7 @@ class Server:
         self.entry: Any = None
         """Its key in etcd, if it has one."""
         self.own = (0, 0)
-        """What guards its own steps: SERVER and its number, once it has taken that; without
+        """The guard of its own steps: SERVER and its number, once it has taken that; without
         membership the number that it has found (etcd.py)."""
         self._open(control, served)
         self.sessions: dict[int, Session] = {}

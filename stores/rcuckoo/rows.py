@@ -51,10 +51,10 @@ A kill leaves a row
     before any word of it     unchanged: the first word that is written is the sequence, or, with a
                               sum, in the entry
     then, up to the end of 3  with an odd sequence; or with a sum that does not hold, and the old
-                              even sequence or the new one. Each header word is old
-                              or new, and so right for every other entry; the one entry is
-                              anything, and has its words in the client's journal (locks.py), or in
-                              the next row of the path
+                              even sequence or the new one. Each header word is old or new, and so
+                              right for every other entry; the one entry is anything, and has its
+                              words in the client's journal (locks.py), or in the next row of the
+                              path
     after 3                   whole and new
 Nobody takes a row with an odd sequence, or a wrong sum, for whole. Before another client can take
 its lock, repair (repair.py) writes it again in the same way; so of a repairer that is killed, too.

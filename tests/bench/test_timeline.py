@@ -25,8 +25,8 @@ SECONDS = (0.8, 0.8, 1.6, 3.2) * 5
 
 
 def ran(holds: Callable[[Any], object], *given: Any, **more: Any) -> Any:
-    """What a run tells of which this holds. On a busy machine survivors may do nothing for a while,
-    and the victim not enough, so it takes some runs."""
+    """The words of a run of which this holds. On a busy machine survivors may do nothing for a
+    while, and the victim not enough, so it takes some runs."""
     told: object = None
     for seconds in SECONDS:
         setting = Setting(*given, seconds=seconds, keys=200, node_size="64MiB", **more)

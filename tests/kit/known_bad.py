@@ -30,8 +30,8 @@ TOLD: Final = ("AssertionError", "StoreCorrupt")
 """How scenes say that something does not hold."""
 
 Search = Callable[[Any, tuple[str, ...]], str]
-"""What it has found, of pools that a maker of them makes; "" when it has found nothing. One that
-takes what comes first goes on when that is not of the foreseen kind."""
+"""The fault that it has found, of pools that a maker of them makes; "" when it has found nothing.
+One that takes what comes first goes on when that is not of the foreseen kind."""
 
 
 class Subject(NamedTuple):
