@@ -589,6 +589,15 @@ class Endpoint:
 
     def load(self, addr: int) -> int:
         """The word at `addr`."""
+        node, value = self._seen(addr)
+        self._scope(node)["reads"] += 1
+        self._scope(node)["bytes_read"] += 8
+        self._scope(node)["looks"] += 1
+        return value
+
+    def _seen(self, addr: int) -> tuple[Node, int]:
+        """The node of the word at `addr`, and the word, for a thread that need not be in an
+        operation: another one may detach the node at any time."""
         with self._turns.undisturbed():
             try:
                 node, word = self._word(addr)
@@ -597,10 +606,7 @@ class Endpoint:
             except ValueError:
                 self._word(addr)  # raises if a signal handler has detached the node meanwhile
                 raise
-        self._scope(node)["reads"] += 1
-        self._scope(node)["bytes_read"] += 8
-        self._scope(node)["looks"] += 1
-        return value
+        return node, value
 
     @property
     def gathers(self) -> bool:
@@ -904,15 +910,7 @@ class Endpoint:
         end = time.monotonic_ns() + timeout_us * 1000
         attempt = 0
         while True:
-            with self._turns.undisturbed():
-                try:
-                    node, offset = self._aligned(addr, 8)
-                    found = node.words[offset >> 3] & HALF_MAX
-                    self._settled(node)
-                except ValueError:
-                    self._aligned(addr, 8)  # raises if a signal handler has detached it meanwhile
-                    raise
-            if found != expected:
+            if self._seen(addr)[1] & HALF_MAX != expected:
                 return 1
             left = end - time.monotonic_ns()
             if left <= 0:
@@ -922,13 +920,12 @@ class Endpoint:
 
     def futex_wake(self, addr: int, count: int) -> int:
         """How many were woken: none, since no waiter sleeps for longer than 1 ms."""
-        node, _ = self._word(addr)
-        self._settled(node)
+        self._seen(addr)
         return 0
 
     def place_of(self, addr: int) -> int:
         """0: the words are to be looked at instead (`sleep_at`)."""
-        self._word(addr)
+        self._seen(addr)
         return 0
 
     def microseconds(self) -> int:
@@ -936,8 +933,10 @@ class Endpoint:
         control = self._nodes.get(CONTROL_NODE)
         at = (POOL_CLOCK & OFFSET_MASK) >> 3
         word = 0
-        if control is not None and len(control.words) > at and not control.gone():
-            word = control.words[at]
+        # ValueError: a signal handler has detached it meanwhile
+        with contextlib.suppress(ValueError), self._turns.undisturbed():
+            if control is not None and len(control.words) > at and not control.gone():
+                word = control.words[at]
         if not word:
             return time.time_ns() // 1000
         since_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

@@ -145,8 +145,13 @@ class LetGo:
                 self.mapping.close()
 
 
-@pytest.mark.parametrize("verb", ["load", "futex_wait"])
-def test_a_node_may_be_let_go_of_between_any_two_steps_of_a_portable_look(verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "more", "result"),
+    [("load", (), 0), ("futex_wait", (1, 0), 1), ("futex_wake", (1,), 0), ("place_of", (), 0)],
+)
+def test_a_node_may_be_let_go_of_between_any_two_steps_of_a_portable_look(
+    verb: str, more: tuple[int, ...], result: int
+) -> None:
     """Signal handlers run between any two bytecodes: here at each call and return in turn."""
     outcomes = set()
     for step in itertools.count(1):
@@ -155,7 +160,7 @@ def test_a_node_may_be_let_go_of_between_any_two_steps_of_a_portable_look(verb: 
             watch = LetGo(endpoint, mapping, step)
             sys.setprofile(watch)
             try:
-                found = endpoint.load(WORD) if verb == "load" else endpoint.futex_wait(WORD, 1, 0)
+                found = getattr(endpoint, verb)(WORD, *more)
             except AddressError:
                 outcomes.add("detached")
             else:
@@ -165,7 +170,7 @@ def test_a_node_may_be_let_go_of_between_any_two_steps_of_a_portable_look(verb: 
         if watch.left > 0:
             break
     assert step > 5
-    assert outcomes == {"detached", 0 if verb == "load" else 1}
+    assert outcomes == {"detached", result}
 
 
 def test_sleeping_costs_no_core(fabric: Any) -> None:
