@@ -15,6 +15,9 @@ must hold: after a drop that was cut off, the next drop frees everything. In the
 `recover`, no other client is there, `audit` finds no leaked memory, every lock can be taken, and
 this process has as many descriptors, and the pool's folder as many segments, as before.
 
+It cuts nothing off inside Python's logging: before Python 3.13, a handler that raises there leaves
+the lock of that module taken for good, and with it every later fork of the process waits.
+
 In the pure build a cut can leave the client pinned until its next operation (portable.py). So the
 drill makes one more operation before it looks at the pin.
 """
@@ -24,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import random
 import re
@@ -49,8 +53,19 @@ OWN: Final = ("fault/drill/cuts.py", "fault/drill/cut_works.py", "/random.py")
 """Whose calls are none of limpet's."""
 
 
+AGAIN_S: Final = 1e-4
+"""After this time a timer that met logging sends its signal again."""
+
+
 class Cut(BaseException):
     """Raised by the signal handler."""
+
+
+def is_logging(frame: FrameType | None) -> bool:
+    """Whether this frame, or one that it was called from, is of Python's logging."""
+    while frame is not None and frame.f_code.co_filename != logging.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class CutEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING, *WAITS)):
@@ -166,6 +181,9 @@ class Drill:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.armed and os.getpid() == self.pid:  # a store may fork a process of its own
+            if is_logging(frame):
+                signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+                return
             self.armed = False
             self.cut = True
             raise Cut
@@ -203,7 +221,7 @@ class Drill:
             nonlocal left
             if event in ("call", "c_return") and not frame.f_code.co_filename.endswith(OWN):
                 left -= 1
-                if not left:
+                if left <= 0 and not is_logging(frame):
                     sys.setprofile(None)
                     signal.raise_signal(SIGNAL)
 

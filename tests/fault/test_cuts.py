@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +127,32 @@ def test_connection_to_a_metadata_process_that_is_closed_is_no_leak(
     report = cuts.drill(CutParameters("leaving", seconds=0))
     assert report.failures == []
     assert report.at_calls > 20
+
+
+def test_what_is_cut_off_while_it_logs_leaves_no_lock_of_logging_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = logging.getLogger("limpet")
+
+    def works(pool: CutPool, draw: object) -> object:
+        def warn() -> None:
+            log.setLevel(logging.WARNING)  # forgets which levels are on: the lock is taken again
+            log.warning("a lock is taken")
+            pool.nodes()
+
+        return {"warn": warn}
+
+    monkeypatch.setattr(cuts, "SUBJECTS", {"logging": works})
+    try:
+        report = cuts.drill(CutParameters("logging", seconds=0.3))
+    finally:
+        log.setLevel(logging.NOTSET)
+    assert report.failures == []
+    assert report.at_calls > 3
+    other = threading.Thread(target=logging.getLogger, args=("limpet.other",), daemon=True)
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
 
 
 @pytest.mark.parametrize("work", ["view", "memory", "reserve"])
