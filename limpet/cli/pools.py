@@ -462,6 +462,11 @@ def fail_node(url: str, node: int, as_json: bool) -> None:
         click.echo(f"node {node} {'is' if marked else 'was already'} marked as failed")
 
 
+def _replicas_of(parameters: dict[str, Any]) -> int:
+    """The most replicas that a store with these parameters has of anything."""
+    return max(int(parameters.get(name, 1)) for name in ("replicas", "index_replicas"))
+
+
 @click.command("add-node")
 @pool_argument
 @click.option(
@@ -487,9 +492,9 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
     with pool_of(url) as pool:
         done = pool.add_node(size, count)
         done["unused_by"] = {
-            store["name"]: store["parameters"]["replicas"]
+            store["name"]: needed
             for store in pool.stores()
-            if store["parameters"].get("replicas", 1) > count
+            if (needed := _replicas_of(store["parameters"])) > count
         }
     if as_json:
         print_json(done)
