@@ -491,11 +491,9 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
     """
     with pool_of(url) as pool:
         done = pool.add_node(size, count)
-        done["unused_by"] = {
-            store["name"]: needed
-            for store in pool.stores()
-            if (needed := _replicas_of(store["parameters"])) > count
-        }
+        made = {store["name"]: store["parameters"] for store in pool.stores()}
+        needed = {name: _replicas_of(parameters) for name, parameters in made.items()}
+        done["unused_by"] = {name: most for name, most in needed.items() if most > count}
     if as_json:
         print_json(done)
     else:
@@ -504,9 +502,10 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
             f"{size_text(done['bytes'])} in all"
         )
         for name, replicas in done["unused_by"].items():
+            some = " for its index" if made[name].get("replicas", 1) <= count else ""
             click.echo(
-                f"store {name} does not use them: it has {replicas} replicas, which takes --count "
-                f"{replicas}",
+                f"store {name} does not use them{some}: it has {replicas} replicas, which takes "
+                f"--count {replicas}",
                 err=True,
             )
 
