@@ -74,7 +74,7 @@ from limpet.stores.registry import CACHES, parameters_of
 
 FORMAT: Final = 1
 PARAMETERS: Final = (
-    "capacity", "key_size", "value_size", "replicas", "limit", "locality", "sums",
+    "capacity", "key_size", "value_size", "replicas", "index_replicas", "limit", "locality", "sums",
 )  # fmt: skip
 """Of a store that is no cache, what a snapshot has; each kind has some of them."""
 POOL_PARAMETERS: Final = ("nodes", "node_size", "clients", "lease_us", "fence", "multi_host",
@@ -436,8 +436,9 @@ class _Filling:
         self.name, self.kind = head["store"], head["kind"]
         given = dict(head["parameters"])
         parameters = self.pool.parameters
-        if given.get("replicas", 0) > parameters.nodes:
-            del given["replicas"]  # as many as the pool has room for
+        for name in ("replicas", "index_replicas"):
+            if given.get(name, 0) > parameters.nodes:
+                del given[name]  # as many as the pool has room for
         if not given.get("limit", 1):
             del given["limit"]
         if self.kind in CACHES:

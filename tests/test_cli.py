@@ -342,6 +342,10 @@ def test_add_node_names_the_stores_that_have_no_use_for_it(name: str) -> None:
     assert "store s does not use them: it has 2 replicas, which takes --count 2" in result.stderr
     assert report("add-node", name)["unused_by"] == {"s": 2}
     assert report("add-node", name, "--count", "2")["unused_by"] == {}
+    with limpet.open(name) as pool:
+        pool.store("fusee", name="t", capacity=100, index_replicas=2, replicas=1)
+    result = run("add-node", name)
+    assert "store t does not use them for its index: it has 2 replicas" in result.stderr
 
 
 def test_replace_node_says_what_it_did(name: str) -> None:

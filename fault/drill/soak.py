@@ -76,6 +76,10 @@ drill explore {replaced} --schedules 5000 --crashes 1 --stalls 1 --node-failures
     --value-size 40
 drill explore race --schedules 20000 --crashes 2 --scarce --ops 3
 drill explore fusee --schedules 5000 --add-nodes --scarce --node-failures 1 --replace
+drill explore fusee --schedules 5000 --nodes 3 --node-failures 1 --replace --value-size 40 \
+    --parameter index_replicas=3 --parameter replicas=2
+drill explore fusee --schedules 5000 --nodes 3 --node-failures 1 --replace --value-size 40 \
+    --parameter index_replicas=1 --parameter replicas=2
 drill explore race --schedules 20000 --crashes 2 --incoherent
 drill explore race --clients 2 --program ic|dc --strategy exhaustive --bound 1 --schedules 100000
 drill matrix race

@@ -50,6 +50,8 @@ BLOCK_SIZE: Final = 16 << 10
 NODE_SIZE_MAX: Final = 32 << 20
 """The largest node size: nodes grow until there is room for the clients' first objects."""
 OBJECTS: Final = 4
+REPLICAS: Final = ("replicas", "index_replicas")
+"""Parameters of stores that say how often something is there."""
 LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
 """From the start of a run to that of the next: exact in binary, so that all runs are alike."""
@@ -218,8 +220,9 @@ class SimulatedCluster:
 
     def _node_size(self, least: int, clients: int) -> int:
         """Bytes of a node: with replicas, room for the primaries of every client."""
-        replicas = self.parameters.get("replicas", 1)
-        blocks = replicas * (clients + 3) if isinstance(replicas, int) and replicas > 1 else 0
+        given = [self.parameters.get(name, 1) for name in REPLICAS]
+        replicas = max(number for number in [1, *given] if isinstance(number, int))
+        blocks = replicas * (clients + 3) if replicas > 1 else 0
         size = least
         while size < (blocks + 2) * BLOCK_SIZE:
             size *= 2
@@ -238,7 +241,13 @@ class SimulatedCluster:
     def ring(self) -> int:
         """How many nodes are added together: as many as the store needs, and at least two, since a
         client may be killed when it has made one of them."""
-        return max(2, getattr(self.store, "replicas", 1))
+        return max(2, self.copies)
+
+    @property
+    def copies(self) -> int:
+        """The most replicas that the store has of anything."""
+        made = getattr(self.store, "parameters", None)
+        return max(int(getattr(made, name, 1)) for name in REPLICAS)
 
     @property
     def setup_client(self) -> RestorablePool:

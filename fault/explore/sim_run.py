@@ -629,7 +629,7 @@ class Run:
 
     def _left_for_good(self) -> bool:
         """Whether objects may be in use whose links went with all replicas of their table."""
-        return self._too_many and bool(self.cluster.store.losses_survived)
+        return self._too_many and self.cluster.copies > 1
 
     def _checked(self, store: Any) -> str:
         try:

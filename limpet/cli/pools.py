@@ -462,6 +462,11 @@ def fail_node(url: str, node: int, as_json: bool) -> None:
         click.echo(f"node {node} {'is' if marked else 'was already'} marked as failed")
 
 
+def _replicas_of(parameters: dict[str, Any]) -> int:
+    """The most replicas that a store with these parameters has of anything."""
+    return max(int(parameters.get(name, 1)) for name in ("replicas", "index_replicas"))
+
+
 @click.command("add-node")
 @pool_argument
 @click.option(
@@ -486,11 +491,9 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
     """
     with pool_of(url) as pool:
         done = pool.add_node(size, count)
-        done["unused_by"] = {
-            store["name"]: store["parameters"]["replicas"]
-            for store in pool.stores()
-            if store["parameters"].get("replicas", 1) > count
-        }
+        made = {store["name"]: store["parameters"] for store in pool.stores()}
+        needed = {name: _replicas_of(parameters) for name, parameters in made.items()}
+        done["unused_by"] = {name: most for name, most in needed.items() if most > count}
     if as_json:
         print_json(done)
     else:
@@ -499,9 +502,10 @@ def add_node(url: str, size: str | None, count: int, as_json: bool) -> None:
             f"{size_text(done['bytes'])} in all"
         )
         for name, replicas in done["unused_by"].items():
+            some = " for its index" if made[name].get("replicas", 1) <= count else ""
             click.echo(
-                f"store {name} does not use them: it has {replicas} replicas, which takes --count "
-                f"{replicas}",
+                f"store {name} does not use them{some}: it has {replicas} replicas, which takes "
+                f"--count {replicas}",
                 err=True,
             )
 

@@ -49,12 +49,12 @@ def share_of(capacity: int, pool: PoolParameters) -> float:
     return share + SPREAD * share**0.5
 
 
-def check_replicas(replicas: int, most: int, pool: PoolParameters) -> None:
-    """Raise ParameterError if a store of the pool cannot have so many."""
-    check_whole("replicas", replicas, 1, most)
+def check_replicas(replicas: int, most: int, pool: PoolParameters, name: str = "replicas") -> None:
+    """Raise ParameterError if a store of the pool cannot have so many. `name`: the parameter's."""
+    check_whole(name, replicas, 1, most)
     if replicas > pool.nodes:
         raise ParameterError(
-            f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
+            f"{name}={replicas} needs as many memory nodes; the pool has {pool.nodes}"
         )
 
 

@@ -56,7 +56,7 @@ class ReplicatedSplitter(Splitter):
         self, pool: Any, index: Index, parameters: Any, tables: ReplicatedTables,
         slot: ReplicatedSlot,
     ) -> None:  # fmt: skip
-        Splitter.__init__(self, pool, index, parameters, parameters.replicas)
+        Splitter.__init__(self, pool, index, parameters, parameters.index_replicas)
         self.tables = tables
         self.slot = slot
 

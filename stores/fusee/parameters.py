@@ -26,20 +26,30 @@ CACHE_THRESHOLD: Final = 0.5
 class FuseeParameters(GrowingParameters):
     """The parameters of `race`, and
 
-    `replicas`: of the index and of each object, on as many memory nodes; `sequential`: replicas are
+    `replicas`: of each object, on as many memory nodes; `sequential`: replicas of a slot are
     changed one after another (FUSEE-CR); `cache_size`: keys whose slots a handle remembers, 0 for
     none (FUSEE-NC); `cache_threshold`: the share of invalid answers above which the cache is not
-    asked for a key.
+    asked for a key; `index_replicas`: of the index, its directories and subtables, on as many
+    memory nodes; 0: as many as `replicas`.
+
+    A key is served as long as a replica of its slot and one of its object are left, so the store
+    survives the loss of one node less than the smaller of both numbers. With `index_replicas=1`,
+    slots are changed without rounds, and the keys of an index that is lost with its node are lost,
+    however many replicas their objects have.
     """
 
     replicas: int
     sequential: bool
     cache_size: int
     cache_threshold: float
+    index_replicas: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, replicas=(1, REPLICAS_MAX), cache_size=(0, CACHE_SIZE_MAX))
+        check_fields(self, index_replicas=(0, REPLICAS_MAX))
+        if not self.index_replicas:
+            object.__setattr__(self, "index_replicas", self.replicas)
         check_flag("sequential", self.sequential)
         threshold = self.cache_threshold
         check_number("cache_threshold", threshold)
@@ -60,20 +70,24 @@ class FuseeParameters(GrowingParameters):
         sequential: bool = False,
         cache_size: int | None = None,
         cache_threshold: float = CACHE_THRESHOLD,
+        index_replicas: int | None = None,
     ) -> FuseeParameters:
         """The parameters for a pool.
 
-        By default 2 replicas, if there are as many nodes; room for 1,000 keys at first; a cache
-        for as many keys as there may come to be, one for every 512 bytes of blocks that the
-        replicas leave, or for 131,072.
+        By default 2 replicas, if there are as many nodes, also of the index; room for 1,000 keys at
+        first; a cache for as many keys as there may come to be, one for every 512 bytes of blocks
+        that the replicas of objects leave, or for 131,072.
         """
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
         check_replicas(replicas, REPLICAS_MAX, pool)
-        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, limit, replicas)
+        if index_replicas is None:
+            index_replicas = replicas
+        check_replicas(index_replicas, REPLICAS_MAX, pool, "index_replicas")
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, limit, index_replicas)
         if cache_size is None:
             cache_size = cache_size_for(pool, layout, sizes[0], replicas * PAIR_SIZE)
-        return cls(*sizes, replicas, sequential, cache_size, cache_threshold)
+        return cls(*sizes, replicas, sequential, cache_size, cache_threshold, index_replicas)
 
 
 def cache_size_for(pool: PoolParameters, layout: NodeLayout, capacity: int, each: int) -> int:

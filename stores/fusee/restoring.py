@@ -137,6 +137,7 @@ class Restoring:
         self.heap = tables.heap
         self.view = tables.view
         self.replicas = int(tables.replicas)
+        """Of each directory and subtable."""
         self.subtables = int(tables.subtables)
 
     # ---- after the loss of a node ---------------------------------------------------------------
@@ -213,8 +214,8 @@ class Restoring:
                 raise  # lost just now, and other replicas may be left: the replacement begins anew
             raise NodeFailed(
                 node,
-                f"all replicas of a subtable of {self.name!r} are lost; save what is left, destroy "
-                "the pool, and create it again",
+                f"all {self.replicas} replicas of a subtable of {self.name!r} are lost; save what "
+                "is left, destroy the pool, and create it again",
             ) from error
 
     def _refill_subtable(self, node: int, address: int) -> int:
@@ -245,14 +246,14 @@ class Restoring:
         if self.replicas > 1 and 0 in list(self.tables.counts):
             raise NodeFailed(
                 node,
-                f"all replicas of a part of the index of {self.name!r} are lost, more than it "
-                "survives; save what is left, destroy the pool, and create it again",
+                f"all {self.replicas} replicas of a part of the index of {self.name!r} are lost, "
+                "more than it survives; save what is left, destroy the pool, and create it again",
             )
 
     def require_replicas(self, node: int, references: Callable[[], Any]) -> None:
         """Raise NodeFailed if the node had the last replica of one of these objects."""
-        states = self.view.states()
-        if sum(state != IN_SERVICE for state in states) < self.replicas:
+        states, replicas = self.view.states(), self.parameters.replicas
+        if sum(state != IN_SERVICE for state in states) < min(replicas, self.replicas):
             return
         gone = 0
         for count, reference in enumerate(references().tolist()):
@@ -267,8 +268,9 @@ class Restoring:
             raise NodeFailed(
                 node,
                 f"with new memory there, {gone} entries of {self.name!r} would be missing and "
-                "no client would know, since all of their replicas were lost; save what is left, "
-                "destroy the pool, and create it again",
+                f"no client would know, since all of their replicas were lost ({replicas} of each "
+                f"entry, {self.replicas} of the index); save what is left, destroy the pool, and "
+                "create it again",
             )
 
     def _level(self, pairs: list[tuple[int, int]]) -> None:

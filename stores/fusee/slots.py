@@ -163,6 +163,7 @@ class ReplicatedSlots(Slots):
         Its author may have lost a node as it was about to link it, and may not know yet that it is
         linked.
         """
+        # With one replica of the index, no slot ever had a round.
         if self.tables.replicas > 1:
             self.logged.mark(word & OBJECT_MASK, DEATH, GONE)
             self.endpoint.wait()

@@ -63,7 +63,8 @@ from limpet.stores.race.layout import OBJECT_MASK
 
 
 class Fusee(HashStore):
-    """A key-value store on r memory nodes, of which r - 1 may be lost. `FuseeParameters`."""
+    """A key-value store with r replicas of the index and of objects, on as many memory nodes, of
+    which r - 1 may be lost; r is the smaller number if these differ. `FuseeParameters`."""
 
     Parameters = FuseeParameters
     replicated = True
@@ -84,6 +85,7 @@ class Fusee(HashStore):
         self.restoring = Restoring(self.tables, index, self.replicated_check, self.logged)
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
         self.hold_parts(index, self.writer, splitter, self.replicated_check)
+        self.replicas = parameters.replicas  # of pairs; the splitter has that of subtables
         self.glance_by(ReplicatedGlance(index, self.tables, self.cache))
         self.deletes_batches = False  # a delete is a round that has no object of its own
         self.puts = ReplicatedPuts(
@@ -92,7 +94,7 @@ class Fusee(HashStore):
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # a constant in other stores
-        return int(self.parameters.replicas) - 1
+        return min(int(self.parameters.replicas), int(self.parameters.index_replicas)) - 1
 
     make = staticmethod(make_directories)
     complete = staticmethod(are_complete)
@@ -283,8 +285,10 @@ class Fusee(HashStore):
         self.endpoint.prefetch(old & ADDRESS_MASK, EXPECTED_SIZE, True)
         for k in range(1, place.backups + 1):
             self.endpoint.prefetch(self.tables.backup(slot, place.head, k), 8, True)
-            replica = self.tables.replica(old & ADDRESS_MASK, k)
-            self.endpoint.prefetch(replica, ENTRY_SIZE, True)
+            # The cache's word may be any, so this is not the heap's `replica`, which refuses some.
+            if k < self.replicas:
+                replica = self.tables.replica(old & ADDRESS_MASK, k)
+                self.endpoint.prefetch(replica, ENTRY_SIZE, True)
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         try:

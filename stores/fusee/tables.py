@@ -1,10 +1,11 @@
 """The replicated index: RACE's index on r memory nodes (FUSEE section 4.2), and its view.
 
-Directories and subtables are those of `race` (stores/race/index.py), with replicas. Directory t
-is a region on each of the nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is
-an object with r replicas (shm/replicas/replica_layout.py): their addresses follow from that of
-replica 0 (`head` in the code), which need not be on node t. Of the replicas that are valid in the
-view (shm/replicas/view.py), the first is the primary and the others are backups. All clients in an
+Directories and subtables are those of `race` (stores/race/index.py), with r replicas. This r is
+`index_replicas`; the objects of keys may have more or fewer. Directory t is a region on each of the
+nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is an object with r replicas
+(shm/replicas/replica_layout.py): their addresses follow from that of replica 0 (`head` in the
+code), which need not be on node t. Of the replicas that are valid in the view
+(shm/replicas/view.py), the first is the primary and the others are backups. All clients in an
 operation have the same view.
 
 A slot's value is that of the primary. Invariant: when no operation on a slot is unfinished, all
@@ -96,9 +97,9 @@ def make_directories(pool: Any, name: str, parameters: Any) -> None:
     """Make the regions of the replicas of all directories; zeros are an empty table."""
     if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
         raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
-    require_room(pool, name, parameters, parameters.replicas)
+    require_room(pool, name, parameters, parameters.index_replicas)
     for subtable in range(parameters.subtables):
-        for replica in range(parameters.replicas):
+        for replica in range(parameters.index_replicas):
             node = (subtable + replica) % pool.parameters.nodes
             try:
                 obtain_directory(pool, name, parameters, subtable, replica)
@@ -113,7 +114,7 @@ def are_complete(pool: Any, name: str, parameters: Any) -> bool:
     """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
     for subtable in range(parameters.subtables):
         found = 0
-        for replica in range(parameters.replicas):
+        for replica in range(parameters.index_replicas):
             node = (subtable + replica) % pool.parameters.nodes
             try:
                 if pool.regions.find(node, region_name(name, subtable)) is None:
@@ -129,7 +130,7 @@ def are_complete(pool: Any, name: str, parameters: Any) -> bool:
 
 def unmake_directories(pool: Any, name: str, parameters: Any) -> None:
     for subtable in range(parameters.subtables):
-        for replica in range(parameters.replicas):
+        for replica in range(parameters.index_replicas):
             with contextlib.suppress(NodeFailed):  # then its region is gone with the node
                 node = (subtable + replica) % pool.parameters.nodes
                 pool.regions.discard(node, region_name(name, subtable))
@@ -148,7 +149,8 @@ class ReplicatedTables:
         self.view = pool.view
         self.number_of_store = number
         self.subtables = parameters.subtables
-        self.replicas = parameters.replicas
+        self.replicas = parameters.index_replicas
+        """Of each directory and subtable."""
         self.directory_size = parameters.directory_size
         self.tickets = Tickets(self.client)
         nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
@@ -310,7 +312,7 @@ class ReplicatedTables:
     def nodes_of(self, subtable: int) -> list[int]:
         """The nodes of a directory's replicas, in their order."""
         nodes = self.pool.parameters.nodes
-        return [(subtable + k) % nodes for k in range(self.parameters.replicas)]
+        return [(subtable + k) % nodes for k in range(self.replicas)]
 
     def _region(self, node: int, subtable: int) -> int:
         """Address of the replica on that node; 0 when there is none, or the node is lost.

@@ -165,7 +165,7 @@ class Splitter:
         self.index = index
         self.parameters = parameters
         self.replicas = replicas
-        """Of subtables, and of pairs."""
+        """Of subtables, and of pairs, unless the store says otherwise (stores/fusee/store.py)."""
         self.client = pool.client
         self.endpoint = pool.endpoint
         self.allocator = pool.allocator.coherent()

@@ -51,6 +51,11 @@ class SwarmParameters(GrowingParameters):
         check_flag("guess", self.guess)
         check_flag("in_place", self.in_place)
 
+    @property
+    def index_replicas(self) -> int:
+        """Replicas of the index: as many as of each register."""
+        return self.replicas
+
     @classmethod
     def for_pool(
         cls,

@@ -28,13 +28,15 @@ def explored(
     kind: str, runs: int, replicas: int, lost: int, size: int = LARGE, **more: Any
 ) -> ExplorerReport:
     """Explore with so many replicas and lost nodes; all keys are in one subtable."""
-    chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **more}
+    chosen = {
+        "value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, "nodes": max(2, replicas), **more,
+    }  # fmt: skip
+    parameters = {"replicas": replicas, **chosen.pop("parameters", {})}
     with crowded(size):
         return explore(
             Exploration(
                 store=kind, schedules=runs_of(runs),
-                nodes=max(2, replicas), node_failures=lost, parameters={"replicas": replicas},
-                **chosen,
+                node_failures=lost, parameters=parameters, **chosen,
             )
         )  # fmt: skip
 
@@ -71,6 +73,22 @@ def test_stage_has_room_where_subtables_are_split_at_first() -> None:
         parameters={"replicas": 4, "bucket_size": 1},
     )  # fmt: skip
     assert explore(parameters).failures == ()
+
+
+@pytest.mark.exhaustive("hundreds of runs", quick=["1-2-1"])
+@pytest.mark.parametrize(
+    ("index_replicas", "replicas", "lost"),
+    [(1, 2, 0), (2, 1, 0), (3, 2, 1), (2, 3, 1), (1, 2, 1), (2, 1, 1), (3, 2, 2)],
+)
+def test_fusee_holds_where_the_index_has_replicas_of_its_own(
+    index_replicas: int, replicas: int, lost: int
+) -> None:
+    """Also with one node lost more than the smaller number survives."""
+    report = explored(
+        "fusee", 200, replicas, lost, parameters={"index_replicas": index_replicas}, nodes=3
+    )
+    assert report.failures == ()
+    assert not lost or is_fair(report.node_failures, report.schedules)
 
 
 def test_fusee_holds_with_one_replica() -> None:

@@ -26,10 +26,13 @@ class Scene:
     It is the shipped source, uncompiled, so that tests can ask it for addresses.
     """
 
-    def __init__(self, pools: Any, replicas: int) -> None:
+    def __init__(self, pools: Any, replicas: int, fewer: int = 0) -> None:
+        """`fewer`: replicas that an object has less than the index."""
         url = pools(nodes=replicas + 1, block_size=16 << 10).url
         self.pool = pools.keep(PuppetPool.open(url))
-        self.store = self.pool.store("fusee", name="test", capacity=64, replicas=replicas)
+        self.store = self.pool.store(
+            "fusee", name="test", capacity=64, replicas=replicas - fewer, index_replicas=replicas
+        )
         self.store.put(b"bystander", b"old")
         self.deaths = 0
 
@@ -173,11 +176,14 @@ POINTS: Final[dict[str, tuple[int, Callable[[Scene], None], set[bytes | None]]]]
 
 
 @pytest.mark.parametrize("first", ["recovery", "work"])
+@pytest.mark.parametrize("fewer", [0, 1])
 @pytest.mark.parametrize("name", POINTS)
-def test_death_at_a_point_that_takes_more_than_one(pools: Any, name: str, first: str) -> None:
+def test_death_at_a_point_that_takes_more_than_one(
+    pools: Any, name: str, fewer: int, first: str
+) -> None:
     replicas, die, possible = POINTS[name]
     with in_force(UNCHANGED):
-        scene = Scene(pools, replicas)
+        scene = Scene(pools, replicas, fewer)
         die(scene)
         scene.mended(possible, first)
         lost = scene.pool.view.states()

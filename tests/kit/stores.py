@@ -21,6 +21,9 @@ SLACK: Final[Mapping[str, float]] = dict.fromkeys((*_TREES, *_GROWING), 0.1)
 """By kind, the share by which numbers of keys that fill the memory may differ: nodes of a tree take
 the same memory as extents, and are split in different ways; subtables stay when keys go."""
 
+REPLICAS_APART: Final = ((1, 2), (2, 1), (3, 2))
+"""Of a store of kind fusee, replicas of the index and of objects, where these differ."""
+
 
 def key_max(store: Any) -> int:
     """Bytes of the longest key that the store takes."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from kit.stores import KEY_MAX, SLACK, key_max, linked, sound
+from kit.stores import KEY_MAX, REPLICAS_APART, SLACK, key_max, linked, sound
 
 import limpet
 from limpet.shm.endpoint.layout import ROOM_SHARE, object_sizes
@@ -822,15 +822,17 @@ VALUES = st.builds(
 HANDLES = st.integers(0, 2)
 
 
-def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
+def machine(
+    pools: Any, kind: str, nodes_min: int = 1, **parameters: Any
+) -> type[RuleBasedStateMachine]:
     """A store, used through three handles, two of one client, beside a dict."""
 
     class AgainstADict(RuleBasedStateMachine):
-        @initialize(nodes=st.integers(1, 3))
+        @initialize(nodes=st.integers(nodes_min, 3))
         def create(self, nodes: int) -> None:
             self.model: dict[bytes, bytes] = {}
             pool = pools(nodes=nodes)
-            self.stores = [pool.store(kind, name="s", capacity=300)]
+            self.stores = [pool.store(kind, name="s", capacity=300, **parameters)]
             self.key_max = key_max(self.stores[0])
             self.stores += [p.store(kind, name="s") for p in (pool, pools.again(pool))]
 
@@ -910,8 +912,21 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
 @pytest.mark.soak("the same code as another kind's", cases=["dtx-race", "fusee-*"])
 @pytest.mark.soak("baselines", cases=["clover", "pdpm", "dm-abd", "sherman", "dtx-sherman"])
 def test_any_sequence_of_operations_does_what_a_dict_does(pools: Any, kind: str) -> None:
+    _run(machine(pools, kind))
+
+
+@pytest.mark.exhaustive("a machine for each")
+@pytest.mark.parametrize(("index_replicas", "replicas"), REPLICAS_APART)
+def test_any_sequence_does_so_where_the_index_has_replicas_of_its_own(
+    pools: Any, index_replicas: int, replicas: int
+) -> None:
+    least = max(index_replicas, replicas)
+    _run(machine(pools, "fusee", least, index_replicas=index_replicas, replicas=replicas))
+
+
+def _run(made: type[RuleBasedStateMachine]) -> None:
     run_state_machine_as_test(
-        machine(pools, kind),
+        made,
         settings=settings(
             max_examples=8 if PURE else 40,
             stateful_step_count=25 if PURE else 50,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kit.poison import poison_values
 from kit.processes import gather
-from kit.stores import sound
+from kit.stores import REPLICAS_APART, sound
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
@@ -47,8 +47,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 def filled(make_store: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a store with the values of KEYS in it."""
 
-    def make(replicas: int, nodes: int = NODES) -> Any:
-        store = make_store(pool_nodes=nodes, capacity=300, replicas=replicas)
+    def make(replicas: int, nodes: int = NODES, **more: Any) -> Any:
+        store = make_store(pool_nodes=nodes, capacity=300, replicas=replicas, **more)
         store.put_many((key, b"value of " + key) for key in KEYS)
         return store
 
@@ -101,6 +101,125 @@ def test_all_but_one_replica_may_be_lost(
     sound(store)
     audit = store.pool.audit()
     assert audit["failed"] == (replicas - 1) * store.pool.parameters.node_size
+
+
+@LOSSES
+@pytest.mark.parametrize(("index_replicas", "replicas"), [(3, 2), (2, 3)])
+def test_the_smaller_number_of_replicas_says_how_many_may_be_lost(
+    filled: Callable[..., Any], lose: Lose, index_replicas: int, replicas: int
+) -> None:
+    store = filled(replicas, nodes=4, index_replicas=index_replicas)
+    for node in range(4):
+        lose(store.pool, node)
+        _all_there(store)
+        _writable(store)
+        sound(store)
+        done = store.pool.replace_node(node)
+        assert done["regions"] == index_replicas
+        _all_there(store)
+        sound(store)
+
+
+def test_with_one_replica_of_the_index_its_keys_are_lost_with_it(
+    filled: Callable[..., Any],
+) -> None:
+    """However many replicas their objects have. All other keys are served and changed, also those
+    that have a replica of their objects on the lost node."""
+    store = filled(2, nodes=3, index_replicas=1)
+    pool = store.pool
+    places = {key: store.index.table_of(key) for key in KEYS}
+    pool.fail_node(1)
+    assert pool.audit()["leaked"] > 0  # what is left of the objects of lost keys
+    for again in range(2):
+        for key in KEYS:
+            assert _read(store, key) == (
+                (None, 1) if places[key] == 1 else (b"value of " + key, None)
+            )
+            if places[key] != 1:
+                store.update(key, b"other")
+                store.delete(key)
+                store.insert(key, b"value of " + key)
+        if not again:
+            pool.replace_node(1)
+    assert pool.audit()["leaked"] == 0
+    pool.fail_node(0)
+    for key in KEYS:
+        if places[key] == 2:
+            assert store.get(key) == b"value of " + key
+
+
+def test_a_node_whose_index_had_no_keys_leaves_nothing_behind(filled: Callable[..., Any]) -> None:
+    store = filled(2, nodes=3, index_replicas=1)
+    kept = [key for key in KEYS if store.index.table_of(key) != 1]
+    for key in set(KEYS) - set(kept):
+        store.delete(key)
+    store.pool.fail_node(1)
+    for key in kept:
+        store.update(key, b"other")
+    assert store.pool.audit()["leaked"] == 0
+    store.pool.replace_node(1)
+    for key in kept:
+        assert store.get(key) == b"other"
+        store.delete(key)
+    audit = store.pool.audit()
+    assert audit["leaked"] == audit["held"] == 0
+
+
+def test_with_one_replica_of_objects_a_node_that_had_some_is_not_replaced(
+    filled: Callable[..., Any],
+) -> None:
+    """Their slots are left, so no key is taken for missing."""
+    store = filled(1, nodes=3, index_replicas=2)
+    pool = store.pool
+    pool.fail_node(1)
+    found = [_read(store, key) for key in KEYS]
+    lost = found.count((None, 1))
+    assert 0 < lost < len(KEYS)
+    assert all(node == 1 or value == b"value of " + key
+               for key, (value, node) in zip(KEYS, found, strict=True))  # fmt: skip
+    with pytest.raises(limpet.NodeFailed, match=f"{lost} entries .*1 of each entry, 2 of the"):
+        pool.replace_node(1)
+    assert [_read(store, key) for key in KEYS] == found
+    for key, (value, _) in zip(KEYS, found, strict=True):
+        if value is not None:
+            store.update(key, b"other")
+            store.delete(key)
+    with pytest.raises(limpet.NodeFailed):
+        pool.replace_node(1)
+
+
+def test_a_node_without_objects_is_replaced_where_these_have_one_replica(
+    filled: Callable[..., Any],
+) -> None:
+    store = filled(1, nodes=3, index_replicas=2)
+    for key in KEYS:
+        store.delete(key)
+    store.pool.fail_node(1)
+    store.pool.replace_node(1)
+    store.put_many((key, b"value of " + key) for key in KEYS)
+    _all_there(store)
+    _writable(store)
+    sound(store)
+
+
+@pytest.mark.parametrize(
+    ("index_replicas", "replicas"), [pair for pair in REPLICAS_APART if pair[0] > 1]
+)
+def test_check_names_a_damaged_slot_on_any_replica(
+    filled: Callable[..., Any], index_replicas: int, replicas: int
+) -> None:
+    store = filled(replicas, nodes=3, index_replicas=index_replicas)
+    tables = store.tables
+    for key in KEYS[:4]:
+        slot, head = store.index.look_up(store.place, key), store.place.head
+        for k in range(1, index_replicas):
+            replica = tables.backup(slot, head, k)
+            word = store.endpoint.swap(replica, 0)
+            assert word == store.endpoint.load(slot)
+            with pytest.raises(limpet.StoreCorrupt, match=f"{slot:#x}.*no client is changing"):
+                store.check()
+            store.endpoint.store(replica, word)
+            store.check()
 
 
 @LOSSES

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+from kit.stores import REPLICAS_APART
 
 import limpet
 
@@ -12,7 +14,11 @@ import limpet
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[("replicas", value) for value in (0, -1, 4, 8, True, 2.0, "2")],
+        *[
+            (name, value)
+            for name in ("replicas", "index_replicas")
+            for value in (0, -1, 4, 8, True, 2.0, "2")
+        ],
         *[("cache_size", value) for value in (-1, 1 << 32, 1.5, True)],
         *[("cache_threshold", value) for value in (-0.1, 1.1, float("nan"), True, "0.5")],
         *[("sequential", value) for value in (1, None, "yes")],
@@ -33,10 +39,28 @@ def test_what_makes_a_variant_is_not_for_choice(pools: Any, kind: str, name: str
         pools(nodes=3).store(kind, name="test", **{name: 0})
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_keys_and_values_of_every_size(pools: Any, replicas: int) -> None:
+def test_the_index_has_as_many_replicas_as_the_objects_unless_told_otherwise(pools: Any) -> None:
     pool = pools(nodes=3)
-    store = pool.store("fusee", name="test", capacity=100, replicas=replicas)
+    alike = pool.store("fusee", name="alike", capacity=100, replicas=3)
+    assert alike.parameters.index_replicas == 3
+    apart = pool.store("fusee", name="apart", capacity=100, replicas=3, index_replicas=2)
+    found = [(store.losses_survived, store.replicas) for store in (alike, apart)]
+    assert found == [(2, 3), (1, 3)]
+    pool.store("fusee", name="apart", index_replicas=2)
+    with pytest.raises(limpet.StoreMismatch, match="index_replicas=2, not 3"):
+        pool.store("fusee", name="apart", index_replicas=3)
+    # of a store that was made before there was the parameter
+    earlier = dataclasses.asdict(alike.parameters)
+    del earlier["index_replicas"]
+    assert type(alike.parameters)(**earlier) == alike.parameters
+
+
+@pytest.mark.parametrize(("index_replicas", "replicas"), [(1, 1), (2, 2), (3, 3), *REPLICAS_APART])
+def test_keys_and_values_of_every_size(pools: Any, index_replicas: int, replicas: int) -> None:
+    pool = pools(nodes=3)
+    store = pool.store(
+        "fusee", name="test", capacity=100, replicas=replicas, index_replicas=index_replicas
+    )
     largest = pool.heap.value_max(replicas) - 64
     for key in (b"", b"k", bytes(65_535)):
         for size in (0, 1, 4096, min(largest, 1 << 20) - len(key)):

@@ -78,10 +78,13 @@ def test_round_trips_without_conflict(pools: Any, kind: str, replicas: int) -> N
     assert store.stats()["retries"] == cold.stats()["retries"] == 0
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
-def test_round_trips_with_one_replica(pools: Any, kind: str) -> None:
+def test_round_trips_with_one_replica_of_the_index(pools: Any, kind: str, replicas: int) -> None:
     """No backups: as `race`, and the cache."""
-    store = warm(pools(nodes=2).store(kind, name="test", capacity=300, replicas=1))
+    store = warm(
+        pools(nodes=2).store(kind, name="test", capacity=300, replicas=replicas, index_replicas=1)
+    )
     assert round_trips(store, lambda: store.insert(b"k", b"1")) <= 4
     assert round_trips(store, lambda: store.update(b"k", b"2")) <= 4
     assert round_trips(store, lambda: store.delete(b"k")) <= 4
