@@ -69,6 +69,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef u64 word_of(
         self, u64 addr, int operation, u64 first, u64 second, u64 third, u64 fourth, u64 size
     ) except? 0xFEEDFACEDEADBEA7
+    cdef WordVerb load_later(self, u64 addr)
     cdef u64 ticketed(
         self, u64 addr, int operation, u64 first, u64 second, u64 third, u64 fourth
     ) except? 0xFEEDFACEDEADBEA7

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,13 @@ from kit.stores import accounted, checked, key_of, sound
 import limpet
 from limpet.cli import serve
 from limpet.shm import pool as pools
+from limpet.shm.clients.lasting import LastingPin
+from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
+from limpet.shm.endpoint.slots import DYING, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
-from limpet.shm.net import etcd, wire
+from limpet.shm.net import backend, etcd, wire
 from limpet.shm.net.evictions import Evictions
 from limpet.stores.figures import Figures, rates
 
@@ -531,6 +535,75 @@ def test_forked_child_is_a_client_of_its_own(served: Make) -> None:
     assert int(store.get(b"child")) != ours == pool.client_id
     store.put(b"parent", b"1")
     sound(store)
+
+
+def test_child_joins_while_the_thread_of_its_lease_looks_for_work(
+    served: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That thread ends no operation under a client that looks at others before its first one."""
+    pool = served().open()
+    store = pool.store("race", "s", capacity=100)
+    looked, look, sweep = threading.Event(), backend._rest, Membership.sweep
+
+    def looks(membership: Membership) -> None:
+        look(membership)
+        looked.set()
+
+    def posts(membership: Membership) -> list[int]:
+        endpoint: Any = membership.endpoint
+        ticket = endpoint.post_load(membership.client.slot)
+        looked.clear()
+        assert looked.wait(START_S)
+        endpoint.wait()
+        assert endpoint.result(ticket) == membership.client.word
+        return sweep(membership)
+
+    monkeypatch.setattr(backend, "_rest", looks)
+    monkeypatch.setattr(Membership, "sweep", posts)
+    assert exit_code(fork(lambda: store.put(b"k", b"v"))) == 0
+    assert store.get(b"k") == b"v"
+
+
+def test_looks_outside_of_operations_outlast_the_end_of_another_threads(served: Make) -> None:
+    endpoint = served().open().endpoint
+    over = threading.Event()
+
+    def ends() -> int:
+        ended = 0
+        while not over.is_set():
+            if endpoint.begin_idle():
+                endpoint.end()
+                ended += 1
+        return ended
+
+    with ThreadPoolExecutor(1) as other:
+        count = other.submit(ends)
+        try:
+            for _ in range(300):
+                assert len(endpoint.load_all([CLIENT_SLOTS] * 16)) == 16
+                assert endpoint.read_between((CLIENT_SLOTS,), 64)[0]
+        finally:
+            over.set()
+    assert count.result()
+
+
+def test_successor_evicts_a_client_that_has_just_got_its_slot(
+    served: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = served()
+    mapped, states = there.mapped(), []
+    join = LastingPin.join
+
+    def evicted(lasting: LastingPin) -> None:
+        Evictions(mapped.endpoint, mapped.parameters, "", SECRET).begin_all()
+        states.append(mapped.endpoint.load(lasting.client.slot) >> STATE_SHIFT)
+        join(lasting)
+
+    monkeypatch.setattr(LastingPin, "join", evicted)
+    with pytest.raises(limpet.ClientError):
+        there.open()
+    assert states == [DYING]
+    assert mapped.client_id
 
 
 class Stop(Exception):
