@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.server
+import json
 import os
 import pickle
 import random
@@ -1009,6 +1011,82 @@ def membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Etcd
         yield made
     finally:
         made.kill()
+
+
+@contextlib.contextmanager
+def in_place_of_etcd(answer: Callable[[str], bytes]) -> Iterator[etcd.Address]:
+    """The address of a server whose answers are these, of the call's name."""
+
+    class Member(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = answer(self.path.removeprefix("/v3/"))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Member) as server:
+        work = threading.Thread(target=server.serve_forever, args=(0.01,))
+        work.start()
+        try:
+            yield ("127.0.0.1", server.server_port)
+        finally:
+            server.shutdown()
+            work.join()
+
+
+def kept(key: str, value: str) -> bytes:
+    """What etcd answers if it has this."""
+    coded = [base64.b64encode(text.encode()).decode() for text in (key, value)]
+    return json.dumps({"kvs": [dict(zip(("key", "value"), coded, strict=True))]}).encode()
+
+
+def test_a_key_is_kept_after_answers_of_another_form(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(etcd, "ANSWER_S", START_S)
+    uuid, right, kept_again = bytes(16), [0], threading.Event()
+    odd = [b"", b"nonsense", b"[]", b"7", b"{}", b'{"result": 7}', b'{"result": {"TTL": []}}']
+
+    def answer(what: str) -> bytes:
+        if what == "lease/keepalive" and odd:
+            return odd.pop()
+        if what == "lease/keepalive":
+            right[0] += 1
+            if right[0] == 3:
+                kept_again.set()
+            return b'{"result": {"TTL": "5"}}'
+        return kept("limpet/p/control", f"h:1 {uuid.hex()}") if what == "kv/range" else b"{}"
+
+    with in_place_of_etcd(answer) as member:
+        with pytest.raises(limpet.ParameterError, match=r"another pool p, at h:1.*killed, wait 5"):
+            etcd.Entry((member,), "p", "h:1", b"another", True)
+        entry = etcd.Entry((member,), "p", "h:1", uuid, True)
+        monkeypatch.setattr(etcd, "LEASE_S", 0.01)
+        entry.keep()
+        try:
+            assert kept_again.wait(START_S)
+        finally:
+            entry.drop()
+    assert not odd
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "answers lease/keepalive otherwise than etcd does (" in told
+
+
+def test_the_member_of_etcd_that_answered_last_is_asked_first() -> None:
+    asked: list[str] = []
+    good = kept("limpet/p/control", "h:1 00")
+    with (
+        in_place_of_etcd(lambda what: asked.append(what) or b"nonsense") as first,  # type: ignore[func-returns-value]
+        in_place_of_etcd(lambda _: good) as second,
+    ):
+        for _ in range(3):
+            assert etcd.addresses((first, second), "p") == [("h", 1)]
+    assert asked == ["kv/range"]
 
 
 def going_on(work: Callable[[], Any]) -> Any:
