@@ -6,6 +6,7 @@ import base64
 import contextlib
 import http.server
 import json
+import math
 import os
 import pickle
 import random
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -547,9 +549,10 @@ def test_child_joins_while_the_thread_of_its_lease_looks_for_work(
     store = pool.store("race", "s", capacity=100)
     looked, look, sweep = threading.Event(), backend._rest, Membership.sweep
 
-    def looks(membership: Membership) -> None:
-        look(membership)
+    def looks(membership: Membership) -> float:
+        next_s = look(membership)
         looked.set()
+        return next_s
 
     def posts(membership: Membership) -> list[int]:
         endpoint: Any = membership.endpoint
@@ -587,6 +590,17 @@ def test_looks_outside_of_operations_outlast_the_end_of_another_threads(served: 
         finally:
             over.set()
     assert count.result()
+
+
+def test_idle_client_gives_its_pin_up_after_a_quarter_of_a_lease() -> None:
+    """For a killed server's node others wait for all pins; the thread looks in time for that."""
+    lasting = SimpleNamespace(since_s=10.0, quarter_s=2.5)
+    membership = SimpleNamespace(
+        client=SimpleNamespace(lasting=lasting), endpoint=None, now=lambda: 11.0
+    )
+    assert backend._rest(membership) == 1.5
+    lasting.since_s = math.inf
+    assert backend._rest(membership) == 2.5
 
 
 def test_successor_evicts_a_client_that_has_just_got_its_slot(
