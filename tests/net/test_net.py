@@ -36,7 +36,7 @@ from limpet.shm.clients.lasting import LastingPin
 from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
-from limpet.shm.endpoint.slots import DYING, STATE_SHIFT
+from limpet.shm.endpoint.slots import DYING, PARKED, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.net import backend, etcd, wire
 from limpet.shm.net.evictions import Evictions
@@ -57,7 +57,7 @@ KINDS = ("race", "rtx-race", "swarm", "fusee", "rtx-sherman", "rcuckoo", "loco")
 SECRET = b"a secret of a test, 0123456789"
 LEASE_S = 2.0
 START_S = 60
-LIFETIME_S = 150
+LIFETIME_S = 600
 
 
 def _why_not() -> str:
@@ -775,22 +775,28 @@ def test_client_that_is_cut_off_alone_leaves_and_marks_no_node(
     """The other server answers that of the control segment, so it is the client that is lost. Of a
     reset that server hears, and gives the client up itself. It has no room for more clients."""
     there = served(3, 3, clients=2)
-    pool, other = there.open(), there.open()
-    store = pool.store("swarm", "s", capacity=100)
-    store.put(b"k", b"v")
-    ident = pool.client_id
-    monkeypatch.setattr(link, "DEADLINE_S", 0.5)
-    with cut_off(pool, 2, how):
-        for _ in range(2):
-            kinds = (limpet.NodeFailed, limpet.ClientError)
-            with pytest.raises(kinds, match="open the pool again") as caught:
-                store.put(b"k", b"w")
-        assert how == "reset" or "cut off from it, and has left" in str(caught.value)
-        monkeypatch.undo()
-        assert other.recover()["clients"] == [ident]
-        monkeypatch.setenv("LIMPET_SECRET_FILE", str(there.secret))
+    other = there.open()
+    deadline_s, why = 0.5, ""
+    while "cut off from it, and has left" not in why:
+        # On a slow machine the first server has no verdict in so short a time, and counts as lost.
+        assert deadline_s < START_S
+        pool = there.open_when_there_is_room()
+        store = pool.store("swarm", "s", capacity=100)
+        store.put(b"k", b"v")
+        ident = pool.client_id
+        with cut_off(pool, 2, how):
+            with monkeypatch.context() as patched:
+                patched.setattr(link, "DEADLINE_S", deadline_s)
+                for _ in range(2):
+                    kinds = (limpet.NodeFailed, limpet.ClientError)
+                    with pytest.raises(kinds, match="open the pool again") as caught:
+                        store.put(b"k", b"w")
+            assert other.recover()["clients"] == [ident]
+        pool.close()
+        why, deadline_s = str(caught.value), 4 * deadline_s
+        if how == "reset":
+            break
     assert {node["state"] for node in other.nodes()} == {"in service"}
-    pool.close()
     again = there.open_when_there_is_room().store("swarm", "s")
     assert again.get(b"k") in (b"v", b"w")
     again.put(b"k", b"x")
@@ -834,23 +840,28 @@ def test_handle_that_has_lost_a_server_says_that_the_pool_is_to_be_opened_again(
 
 ENDS = """if True:
     import limpet, sys
+    from limpet.shm.endpoint.slots import PARKED
     pool = limpet.open(sys.argv[1])
     store = pool.store("fusee", "f", capacity=100)
-    for number in range(20):
-        store.put(b"%d" % number, b"v")
     print(flush=True)
     input()
-    for number in range(20):
+    pool.client.enter()
+    pool.endpoint.send_store((2 << 40) + pool.parameters.node_size - 8, 7)
+    pool.endpoint.send_store(pool.client.slot + PARKED, 0)
+    pool.client.leave()
+    print(flush=True)
+    input()
+    for number in range(10 * sys.argv.count("puts")):
         try:
             store.put(b"%d" % number, b"w")
         except limpet.NodeFailed as error:
             print(error)
-    if sys.argv[2:]:
+    if "close" in sys.argv:
         pool.close()
 """
 
 
-@pytest.mark.parametrize("how", [(), ("close",)])
+@pytest.mark.parametrize("how", [(), ("close",), ("puts",), ("puts", "close")])
 def test_process_that_has_lost_a_server_ends_in_order_and_is_no_client(
     served: Make, how: tuple[str, ...]
 ) -> None:
@@ -861,14 +872,37 @@ def test_process_that_has_lost_a_server_ends_in_order_and_is_no_client(
         [sys.executable, "-c", ENDS, there.net, *how],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as client:  # fmt: skip
+        assert client.stdin is not None
         assert client.stdout is not None
+        client.stdout.readline()
+        os.kill(there.servers[2], signal.SIGSTOP)
+        client.stdin.write("\n")
+        client.stdin.flush()
         client.stdout.readline()
         there.kill(2)
         errors, more = client.communicate("\n", START_S)
     assert (client.returncode, more) == (0, "")
-    assert errors
+    assert len(errors.splitlines()) == 10 * how.count("puts")
     assert all(error.endswith("; open the pool again") for error in errors.splitlines())
     assert [row["state"] for row in there.mapped().clients() if not row["ours"]] != ["live"]
+
+
+def test_client_whose_change_was_lost_with_a_server_leaves_at_once(served: Make) -> None:
+    """What it was to send after that change to the first server is never sent, so it can do nothing
+    more. Others do not wait for its lease."""
+    there = served(3, 3, lease=10.0 * START_S)
+    pool, other = there.open(), there.mapped()
+    pool.client.enter()
+    os.kill(there.servers[2], signal.SIGSTOP)
+    pool.endpoint.send_store((2 << 40) + pool.parameters.node_size - 8, 7)
+    pool.endpoint.send_store(pool.client.slot + PARKED, 0)
+    pool.client.leave()
+    there.kill(2)
+    for error in ("may have happened or not", "changes of this client were lost with .* has left"):
+        with pytest.raises(limpet.NodeFailed, match=f"{error}; open the pool again$"):
+            pool.endpoint.load(CLIENT_SLOTS)
+    recover_one(other)
+    assert there.mapped().nodes()[2]["state"] == "in service"
 
 
 def test_server_that_stands_still_is_given_up_and_comes_back(
