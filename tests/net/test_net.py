@@ -887,17 +887,23 @@ def test_process_that_has_lost_a_server_ends_in_order_and_is_no_client(
     assert [row["state"] for row in there.mapped().clients() if not row["ours"]] != ["live"]
 
 
-def test_client_whose_change_was_lost_with_a_server_leaves_at_once(served: Make) -> None:
-    """What it was to send after that change to the first server is never sent, so it can do nothing
-    more. Others do not wait for its lease."""
-    there = served(3, 3, lease=10.0 * START_S)
-    pool, other = there.open(), there.mapped()
+def lose_a_change(there: Served, pool: Any) -> None:
+    """Kill the server of node 2 before it has done a change of this client, behind which a write to
+    the control segment waits."""
     pool.client.enter()
     os.kill(there.servers[2], signal.SIGSTOP)
     pool.endpoint.send_store((2 << 40) + pool.parameters.node_size - 8, 7)
     pool.endpoint.send_store(pool.client.slot + PARKED, 0)
     pool.client.leave()
     there.kill(2)
+
+
+def test_client_whose_change_was_lost_with_a_server_leaves_at_once(served: Make) -> None:
+    """What it was to send after that change to the first server is never sent, so it can do nothing
+    more. Others do not wait for its lease."""
+    there = served(3, 3, lease=10.0 * START_S)
+    pool, other = there.open(), there.mapped()
+    lose_a_change(there, pool)
     for error in ("may have happened or not", "changes of this client were lost with .* has left"):
         with pytest.raises(limpet.NodeFailed, match=f"{error}; open the pool again$"):
             pool.endpoint.load(CLIENT_SLOTS)
@@ -1371,6 +1377,26 @@ def test_a_server_that_was_stopped_makes_no_memory_in_its_successors_place(
         found = mapped.store("fusee", "s")
         assert dict(found.items()) == dict.fromkeys(keys, b"new")
         sound(found)
+
+
+@pytest.mark.exhaustive("it waits for leases")
+def test_a_handle_whose_change_was_lost_with_a_data_server_goes_on(
+    served: Make, membership: Etcd
+) -> None:
+    there = served(3, 0, away=2, members=membership.address)
+    for nodes in ((), (1,), (2,)):
+        there.serve(*nodes)
+    pool = there.open()
+    store, ident = pool.store("fusee", "s", capacity=100, replicas=2), pool.client_id
+    keys = [b"%d" % number for number in range(30)]
+    store.put_many(dict.fromkeys(keys, b"old"))
+    lose_a_change(there, pool)
+    for key in keys:
+        going_on(lambda key=key: store.put(key, b"new"))
+    assert dict(store.items()) == dict.fromkeys(keys, b"new")
+    assert pool.client_id != ident
+    assert [node["state"] for node in pool.nodes()] == ["in service", "in service", "failed"]
+    sound(store)
 
 
 @pytest.mark.exhaustive("it waits for leases")
