@@ -1058,7 +1058,7 @@ def membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Etcd
     if shutil.which("etcd") is None:
         pytest.skip("needs etcd")
     monkeypatch.setattr(etcd, "ANSWER_S", START_S / 3)
-    monkeypatch.setattr(link, "DEADLINE_S", 3.0)
+    monkeypatch.setattr(link, "DEADLINE_S", 6.0)
     monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
     made = Etcd(tmp_path / "etcd")
     try:
