@@ -160,9 +160,11 @@ def _take_locked(membership: Any, slot: int, at: int, word: int) -> bool:
     endpoint.store(at + slots.MACHINE, hosts.this_machine(membership.host_name))
     endpoint.store(at + slots.NAME, hosts.name_word(membership.host_name))
     endpoint.store(at + slots.RELEASE, text_word(RELEASE))
-    endpoint.store(
-        at + slots.LOCKED, membership.locks.own_file if membership.locks is not None else 0
-    )
+    locked = membership.locks.own_file if membership.locks is not None else 0
+    if membership.client.lasting is not None:
+        locked = slots.REMOTE
+    # ORDER: before LIVE: a server that evicts all remote clients finds this one (net/evictions.py).
+    endpoint.store(at + slots.LOCKED, locked)
     # CRASH(joining): the client has no memory; the slot is free again once the process is gone.
     live = state_word(LIVE, pid, incarnation)
     if endpoint.cas(at, joining, live) != joining:

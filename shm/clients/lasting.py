@@ -29,8 +29,8 @@ at most a quarter of a lease and one operation, unless its client stands still; 
 long memory waits for a remote client that is at work.
 
 Words in the client's slot
-    locked     REMOTE: no client here sees a lock of it; so the clients for which `await_copies`
-               waits are known
+    locked     REMOTE, from before it is LIVE: no client here sees a lock of it; so the clients for
+               which `await_copies` waits are known
     changes    odd as long as it is a client: it does not count its changes, which would be two
                messages for each, so no client relies on the sum (stores/transactions/changes.py)
 
@@ -77,6 +77,7 @@ slot, for clients that few pools have; and a name of a link that is not an addre
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ class LastingPin:
         self.membership = membership
         self.quarter_s = membership.lease_s / 4
         self.since_s = 0.0
-        """A time before the client pinned."""
+        """A time before the client pinned; inf: it has not since it has joined."""
         self.copies: dict[int, int] = {}
         """The copies of control words, by address."""
         self.lasts = False
@@ -111,10 +112,12 @@ class LastingPin:
         was lost with its server, and may have held locks of that thread; set by the pool."""
 
     def join(self) -> None:
-        """The client has a slot: say there that it is remote."""
+        """The client has a slot, which says already that it is remote (joining.py)."""
         self.forget()
+        # The thread of the lease keeps off until the first operation: a client that joins looks at
+        # others outside of operations.
+        self.since_s = math.inf
         at = self.client.slot
-        self.endpoint.store(at + LOCKED, REMOTE)
         self.endpoint.store(at + CHANGES, self.endpoint.load(at + CHANGES) | 1)
         # ORDER: before it reads HOLDS (holds.py).
         self.endpoint.fetch_or(DROPS, REMOTES)

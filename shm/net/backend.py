@@ -105,7 +105,7 @@ def _beat(client: weakref.ref[Any], running: threading.Lock, word: int) -> None:
         pause_s = membership.lease_s / 4
         try:
             membership.endpoint.beat()
-            _rest(membership)
+            pause_s = _rest(membership)
         except NodeFailed as error:
             if error.node == CONTROL_NODE:
                 return  # the client's next operation says so
@@ -116,15 +116,20 @@ def _beat(client: weakref.ref[Any], running: threading.Lock, word: int) -> None:
             return
 
 
-def _rest(membership: Any) -> None:
-    """If no operation runs, give up a pin that is older than it may be."""
-    client, endpoint = membership.client, membership.endpoint
-    lasting = client.lasting
-    if membership.now() - lasting.since_s >= lasting.quarter_s and endpoint.begin_idle():
+def _rest(membership: Any) -> float:
+    """If no operation runs, give up a pin that is older than it may be. Seconds to the next look:
+    others may wait for the pin, as they do for that of an operation."""
+    endpoint, lasting = membership.endpoint, membership.client.lasting
+    quarter_s: float = lasting.quarter_s
+    left_s: float = lasting.since_s + quarter_s - membership.now()
+    if left_s > 0:
+        return min(left_s, quarter_s)
+    if endpoint.begin_idle():
         try:
             lasting.give_up()
         finally:
             endpoint.end()
+    return quarter_s
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,11 +47,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import http.client
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from limpet.shm.endpoint.layout import LEDGER, NODE_PLACES
@@ -92,29 +93,35 @@ def _text(coded: str) -> str:
 
 
 class Gateway:
-    """The members of one etcd."""
+    """The members of one etcd. Any thread may ask them."""
 
     def __init__(self, members: Sequence[Address]) -> None:
-        self.members = list(members)
+        self.members = members
+        self.first = 0
+        """The place of the one that has answered last."""
 
-    def ask(self, what: str, **body: Any) -> dict[str, Any]:
-        """Do one call. NoEtcd: no member has an answer; it may have been done or not."""
-        how, why = "", ""
-        for member in list(self.members):
-            connection = http.client.HTTPConnection(*member, timeout=ANSWER_S)
+    def ask(self, what: str, read: Callable[[Any], Any] = dict, **body: Any) -> Any:
+        """What `read` finds in the answer to one call. NoEtcd: no member has an answer, or one that
+        `read` can take; the call may have been done or not."""
+        how, why, first = "", "", self.first
+        for place in (*range(first, len(self.members)), *range(first)):
+            host, port = self.members[place]
+            connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
             try:
                 connection.request("POST", f"/v3/{what}", json.dumps(body))
                 answer = connection.getresponse()
                 found = json.loads(answer.read())
                 if answer.status == 200 and "error" not in found:
-                    return dict(found)
+                    done = read(found)
+                    self.first = place
+                    return done
                 how, why = f"refuses {what}", str(found.get("error", answer.status))
-            except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            except (OSError, http.client.HTTPException) as error:
                 how, why = "does not answer", getattr(error, "strerror", None) or str(error)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                how, why = f"answers {what} otherwise than etcd does", repr(error)
             finally:
                 connection.close()
-            # The next call begins with another one.
-            self.members.append(self.members.pop(self.members.index(member)))
         where = ",".join(f"{host}:{port}" for host, port in sorted(self.members))
         raise NoEtcd(
             f"etcd at {where} {how} ({why}): open handles go on, but no pool can be opened and no "
@@ -124,18 +131,27 @@ class Gateway:
     def find(self, prefix: str) -> dict[str, str]:
         """Keys that begin so, and their values."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        found = self.ask("kv/range", key=_coded(prefix), range_end=_coded(end))
-        return {_text(one["key"]): _text(one["value"]) for one in found.get("kvs", ())}
+
+        def read(found: Any) -> dict[str, str]:
+            return {_text(one["key"]): _text(one.get("value", "")) for one in found.get("kvs", ())}
+
+        return dict(self.ask("kv/range", read, key=_coded(prefix), range_end=_coded(end)))
+
+
+@functools.cache
+def gateway(members: tuple[Address, ...]) -> Gateway:
+    """The one of this process, which begins with the member that has answered last."""
+    return Gateway(members)
 
 
 def _prefix(name: str) -> str:
     return f"limpet/{name}/"
 
 
-def addresses(members: Sequence[Address], name: str) -> list[Address]:
+def addresses(members: tuple[Address, ...], name: str) -> list[Address]:
     """Of the servers of the pool of that name, that of the control server first. PoolNotFound: it
     has none now. NoEtcd."""
-    found = Gateway(members).find(_prefix(name))
+    found = gateway(members).find(_prefix(name))
     control = found.pop(f"{_prefix(name)}control", None)
     if control is None:
         raise PoolNotFound(f"etcd knows no server that has the control segment of {name} now")
@@ -150,10 +166,10 @@ class Entry:
     else that of a data server, which replaces what is there."""
 
     def __init__(
-        self, members: Sequence[Address], name: str, address: str, uuid: bytes, control: bool
+        self, members: tuple[Address, ...], name: str, address: str, uuid: bytes, control: bool
     ) -> None:
         """NoEtcd. ParameterError: another pool of that name has a control server."""
-        self.gateway = Gateway(members)
+        self.gateway = gateway(members)
         self.key = _prefix(name) + ("control" if control else f"nodes/{address}")
         self.value = f"{address} {uuid.hex()}"
         self.control = control
@@ -163,7 +179,7 @@ class Entry:
         if control and other and other.partition(" ")[2] != uuid.hex():
             raise ParameterError(
                 f"etcd has a server of another pool {name}, at {other.partition(' ')[0]}: give "
-                "this one another name"
+                f"this one another name; or, if that one was killed, wait {LEASE_S} s"
             )
 
     def other(self) -> str:
@@ -174,12 +190,14 @@ class Entry:
         """Make the key; False: another server has it. NoEtcd."""
         if self.control and self.other():
             return False
-        lease = str(self.gateway.ask("lease/grant", TTL=LEASE_S)["ID"])
+        lease = self.gateway.ask("lease/grant", lambda found: str(found["ID"]), TTL=LEASE_S)
         key = _coded(self.key)
         free = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": 0}
         put = {"request_put": {"key": key, "value": _coded(self.value), "lease": lease}}
-        taken = self.gateway.ask("kv/txn", compare=[free] * self.control, success=[put])
-        if not taken.get("succeeded"):
+        if not self.gateway.ask(
+            "kv/txn", lambda found: found.get("succeeded"), compare=[free] * self.control,
+            success=[put],
+        ):  # fmt: skip
             self.gateway.ask("lease/revoke", ID=lease)
             return False
         self.lease = lease
@@ -194,9 +212,11 @@ class Entry:
         silent = False
         while not self._ended.wait(LEASE_S / 4):
             try:
-                found = self.gateway.ask("lease/keepalive", ID=self.lease)
-                lives = int(found.get("result", {}).get("TTL", 0)) and self.other() == self.value
-                if not lives and not self._ended.is_set():
+                left_s = self.gateway.ask(
+                    "lease/keepalive", lambda found: int(found["result"].get("TTL", 0)),
+                    ID=self.lease,
+                )  # fmt: skip
+                if not (left_s and self.other() == self.value) and not self._ended.is_set():
                     self.take()  # it was over, or the key was removed
                 silent = False
             except LimpetError as error:

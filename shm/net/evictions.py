@@ -154,7 +154,13 @@ class Evictions:
         self.look()
 
     def begin_all(self) -> None:
-        """Evict all remote clients: their connections were those of another server."""
+        """Evict all remote clients: their connections were those of another server.
+
+        None is missed. A client writes REMOTE before its slot is LIVE (joining.py). So a slot that
+        is LIVE here has the word already; and one that is not LIVE yet stays so, as this server has
+        its number in SERVER, by which the other one refuses verbs of clients without a slot
+        (etcd.py). The exception is a server that was stopped within that CAS, after it had looked
+        at SERVER: then the lease of the client ends it."""
         used = self.endpoint.load(SLOTS_USED)
         for slot in range(CLIENT_SLOTS, CLIENT_SLOTS + SLOT_SIZE * used, SLOT_SIZE):
             word = self.endpoint.load(slot)

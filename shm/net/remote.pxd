@@ -24,6 +24,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef dict state_of
     cdef list links
     cdef list deferred
+    cdef set awaited
     cdef u64 guard_addr
     cdef u64 guard_word
     cdef unsigned char down[256]
@@ -56,7 +57,7 @@ cdef class RemoteEndpoint(Endpoint):
         self, Verb verb, int operation, u64 addr, u64 size, u64 first, u64 second, u64 third,
         u64 fourth, bytes data, bint quiet, bint sent
     ) except -1
-    cdef bint others_busy(self, Link link) except -1
+    cdef list busy_beside(self, Link link)
     cdef int settle(self, Link link) except -1
     cdef int undefer(self, Link link) except -1
     cdef int send_queue(self, Link link) except -1
@@ -66,9 +67,11 @@ cdef class RemoteEndpoint(Endpoint):
     cdef int judge(self, Answer answer, bint foreground) except -1
     cdef object failure_of(self, Link link)
     cdef int have_judged(self, Link link, Link control) except -1
+    cdef int leave(self, str why) except -1
     cdef u64 word_of(
         self, u64 addr, int operation, u64 first, u64 second, u64 third, u64 fourth, u64 size
     ) except? 0xFEEDFACEDEADBEA7
+    cdef WordVerb load_later(self, u64 addr)
     cdef u64 ticketed(
         self, u64 addr, int operation, u64 first, u64 second, u64 third, u64 fourth
     ) except? 0xFEEDFACEDEADBEA7

@@ -35,6 +35,8 @@ Failures
     - If a server is lost that does not have the control segment, the one that has it is asked
       (JUDGE). Only if that has no answer of it either, the nodes count as lost. Else this client
       alone is cut off: it ends all its connections, and is recovered as after a kill.
+    - So it does if a server is lost that what is deferred waits for: that is never sent, nor what
+      comes after it, so the client could not even give up its pin, for which others wait.
     - The server refuses every change once the state word of this client's slot is another one
       (`guard`): ClientError. So a client that others have declared dead makes no step.
     - Where nodes are away from the control segment, their servers may not know yet that a node is
@@ -87,8 +89,8 @@ cdef enum:
     CHUNK = 32 << 10  # bytes of a long read or write that are one verb
 SLEEP_MAX_S = 0.005
 LEFT = (
-    "the server of the control segment was lost, and this client with it: what it held, as locks, is "
-    "others' by now; the next call goes on as another client"
+    "a server was lost, and this client with it: what it held, as locks, is others' by now; the next "
+    "call goes on as another client"
 )
 
 _endpoints = weakref.WeakSet()
@@ -130,7 +132,7 @@ cdef class RemoteEndpoint(Endpoint):
         self.nodes = [None] * 256
         self.state_of = {}
         self.links = []
-        self.deferred = []
+        self.deferred, self.awaited = [], set()
         self.posted = {}
         self.images = []
         self.told = threading.local()
@@ -394,24 +396,27 @@ cdef class RemoteEndpoint(Endpoint):
             raise NodeFailed(node.index, "it is out of service, or has new memory")
         if len(self.links) > 1:
             if node.index == CONTROL_NODE:
-                if sent and self.others_busy(link):
+                busy = self.busy_beside(link) if sent else []
+                if busy:
+                    self.awaited.update(busy)
                     self.deferred.append(queued)
                     return 0
                 self.undefer(link)
             self.settle(link)
         return self.put(link, queued, not sent, operation not in (READ, LOAD))
 
-    cdef bint others_busy(self, Link link) except -1:
-        """Whether verbs that were called on other servers may not be done yet."""
+    cdef list busy_beside(self, Link link):
+        """The links to other servers on which verbs that were called may not be done yet."""
         cdef Link other
-        found = False
+        found = []
         for other in self.links:
             if other is link or other.failure:
                 continue
             with contextlib.suppress(Lost), self.lock:
                 while other.unanswered and other.is_ready():
                     self.collect(other)
-            found = found or bool(other.queue.verbs) or bool(other.unanswered)
+            if other.queue.verbs or other.unanswered:
+                found.append(other)
         return found
 
     cdef int settle(self, Link link) except -1:
@@ -422,9 +427,20 @@ cdef class RemoteEndpoint(Endpoint):
         return 0
 
     cdef int undefer(self, Link link) except -1:
-        """Queue what was sent to the control segment, now that all before it is done."""
+        """Queue what was sent to the control segment, now that all before it is done. If a server
+        was lost that it waited for, it can never be sent, nor anything after it: leave."""
+        cdef Link other
         if self.deferred:
-            self.sync([other for other in self.links if other is not link])
+            try:
+                self.sync(list(self.awaited))
+            except NodeFailed:
+                for other in self.awaited:
+                    if other.failure and not link.failure:
+                        self.leave(
+                            f"changes of this client were lost with {other.where}, so it has left"
+                        )
+                raise
+            self.awaited.clear()
             deferred, self.deferred = self.deferred, []
             for queued in deferred:
                 self.put(link, queued, False, False)
@@ -505,14 +521,15 @@ cdef class RemoteEndpoint(Endpoint):
         if control.failure and control.successors is not None:
             why = link.failure.removesuffix(AGAIN)
             return NodeFailed(CONTROL_NODE, f"{why}; the next call looks for its successor")
-        if link is self.links[0]:
-            return NodeFailed(CONTROL_NODE, f"{why} when the server is back")
+        if link is control:
+            return NodeFailed(
+                CONTROL_NODE, why if control.judged else f"{why} when the server is back"
+            )
         return NodeFailed(nodes[0] if nodes else CONTROL_NODE, why)
 
     cdef int have_judged(self, Link link, Link control) except -1:
         """Leave, if the server of the control segment has an answer of the one that is lost: then
         this client alone is cut off from it, and others must not take its nodes for lost."""
-        cdef Link other
         link.judged = True
         with self.lock:
             with contextlib.suppress(Lost):
@@ -520,14 +537,22 @@ cdef class RemoteEndpoint(Endpoint):
                     self.collect(control)
                 if not control.judges(link):
                     return 0
-            if control.failure:
-                return 0
-            for other in self.alive():
+            if not control.failure:
+                self.leave(
+                    f"{link.where} answers there and not here, so this client is cut off from "
+                    "it, and has left"
+                )
+        return 0
+
+    cdef int leave(self, str why) except -1:
+        """End all connections: the servers give this client up at once, and others need not wait
+        for its lease."""
+        cdef Link link
+        with self.lock:
+            for link in self.alive():
+                link.judged = True
                 with contextlib.suppress(Lost):
-                    other.lose(
-                        f"{link.where} answers there and not here, so this client is cut off from "
-                        f"it, and has left{AGAIN}"
-                    )
+                    link.lose(why + AGAIN)
         return 0
 
     cpdef bint begin(self) except -1:
@@ -579,6 +604,7 @@ cdef class RemoteEndpoint(Endpoint):
                 link.close()
             self.links, node.links[:] = made[:1], made
             self.deferred, self.images, self.error = [], [], None
+            self.awaited.clear()
             self.posted.clear()
             self.pid = this_process
             self.let_beat(made[0])
@@ -607,6 +633,7 @@ cdef class RemoteEndpoint(Endpoint):
         cdef RemoteNode node
         self.pid = this_process
         self.deferred = []
+        self.awaited.clear()
         done = False
         try:
             try:
@@ -653,11 +680,20 @@ cdef class RemoteEndpoint(Endpoint):
     def gathers(self):
         return True
 
+    cdef WordVerb load_later(self, u64 addr):
+        """Queue a load. Not in `posted`, which the thread of the lease clears outside of
+        operations, as it ends one of its own; a client that joins looks at others there."""
+        cdef WordVerb queued = WordVerb.__new__(WordVerb)
+        aligned(addr)
+        self._reads(addr, 8, False)
+        self.add(queued, LOAD, addr, 0, 0, 0, 0, 0, b"", False, False)
+        return queued
+
     def load_all(self, addrs):
         addrs = list(addrs)
-        tickets = [self.post_load(addr) for addr in addrs]
+        queued = [self.load_later(addr) for addr in addrs]
         self.wait()
-        found = [self.result(ticket) for ticket in tickets]
+        found = [(<WordVerb>each).value for each in queued]
         for addr, word in zip(addrs, found):
             if is_state(addr):
                 self.see((addr - NODE_STATES) >> 3, word)
@@ -665,12 +701,12 @@ cdef class RemoteEndpoint(Endpoint):
 
     def read_between(self, places, size):
         words = array("Q", bytes(size))
-        before = [self.post_load(place) for place in places]
+        before = [self.load_later(place) for place in places]
         self.post_read(places[0], words, len(words))
-        after = [self.post_load(place) for place in places]
+        after = [self.load_later(place) for place in places]
         self.wait()
-        first = [self.result(ticket) for ticket in before]
-        return first, words.tobytes(), [self.result(ticket) for ticket in after]
+        first, last = [[(<WordVerb>each).value for each in queued] for queued in (before, after)]
+        return first, words.tobytes(), last
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         cdef bint copied = (
@@ -1039,7 +1075,7 @@ cdef class RemoteEndpoint(Endpoint):
             self.sync(left)
         if self.deferred:
             link = self.links[0]
-            if not link.failure and not self.others_busy(link):
+            if not link.failure and not self.busy_beside(link):
                 self.undefer(link)
                 with contextlib.suppress(Lost), self.lock:
                     self.send_queue(link)
