@@ -406,16 +406,19 @@ cdef class RemoteEndpoint(Endpoint):
         return self.put(link, queued, not sent, operation not in (READ, LOAD))
 
     cdef list busy_beside(self, Link link):
-        """The links to other servers on which verbs that were called may not be done yet."""
+        """The links to other servers on which verbs that were called may not be done yet, or are
+        lost, as this look finds."""
         cdef Link other
         found = []
         for other in self.links:
             if other is link or other.failure:
                 continue
+            if not (other.queue.verbs or other.unanswered):
+                continue
             with contextlib.suppress(Lost), self.lock:
                 while other.unanswered and other.is_ready():
                     self.collect(other)
-            if other.queue.verbs or other.unanswered:
+            if other.failure or other.queue.verbs or other.unanswered:
                 found.append(other)
         return found
 
