@@ -552,6 +552,45 @@ def test_a_pool_that_is_closed_ends_the_waits(pools: Any, run: Run) -> None:
     run(main)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("fails", ["start", "sleep"])
+def test_a_watcher_that_fails_leaves_no_task_waiting(
+    pool: limpet.Pool, run: Run, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The system gives no thread, or an error ends the one that there is: once, for two tasks."""
+    failed: list[Exception] = []
+    place = (threading.Thread, "start") if fails == "start" else (watcher, "sleep_at")
+    given: Callable[..., Any] = getattr(*place)
+
+    def fail(*arguments: Any) -> Any:
+        if not failed and (fails == "sleep" or arguments[0].name == "limpet-watcher"):
+            failed.append(RuntimeError("can't start new thread"))
+            raise failed[0]
+        return given(*arguments)
+
+    monkeypatch.setattr(*place, fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    event = aio.wrap(pool.event("e"))
+    refused: list[Exception] = []
+
+    async def wait() -> None:
+        try:
+            await event.wait()
+        except RuntimeError as error:
+            refused.append(error)
+            await event.wait()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(wait)
+            await soon(lambda: failed)
+            event.set()
+
+    run(main)
+    assert refused == (failed if fails == "start" else [])
+
+
 def test_a_forked_child_has_a_watcher_of_its_own(pool: limpet.Pool) -> None:
     shared = aio.wrap(pool.queue("q"))
 

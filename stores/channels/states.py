@@ -47,7 +47,7 @@ def state_of(pool: Any, name: str, kind: str, parameters: dict[str, Any]) -> dic
     mark = catalogue.mark(name)
     with pool.client:
         at = catalogue.address_of(name) if mark else 0
-        return look(_Look(pool, name, mark, parameters), at) if at else {}
+        return look(_Look(pool, catalogue, name, mark, parameters), at) if at else {}
 
 
 def described(pool: Any, name: str) -> str:
@@ -64,8 +64,13 @@ def described(pool: Any, name: str) -> str:
 class _Look:
     """What the looks at one channel need; in an operation."""
 
-    def __init__(self, pool: Any, name: str, mark: int, parameters: dict[str, Any]) -> None:
+    def __init__(
+        self, pool: Any, catalogue: Any, name: str, mark: int, parameters: dict[str, Any]
+    ) -> None:
         self.pool = pool
+        # ORDER: not `pool.channels` in an operation: a thread that opens a channel has the lock of
+        # that, and waits for the operation.
+        self.catalogue = catalogue
         self.name = name
         self.mark = mark
         self.parameters = parameters
@@ -76,8 +81,7 @@ class _Look:
 
     def part(self, name: str, node: int | None = None) -> int:
         """Address of the memory of a part; 0: it is not there."""
-        catalogue = self.pool.channels.catalogue
-        return int(catalogue.address_of(f"{self.name}.{name}", self.mark, node))
+        return int(self.catalogue.address_of(f"{self.name}.{name}", self.mark, node))
 
     def pid(self, ident: int) -> int | None:
         """The pid of a client; None: it is gone."""

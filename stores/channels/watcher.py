@@ -8,7 +8,8 @@ its loop. Where the kernel has no such call, or forbids it, or the build is pure
 at the words each POLL_US instead.
 
 A thread serves as many words as the kernel takes, less one: 127. If tasks wait at more, there is
-one thread for each 127 of them. A thread that has nothing to watch ends after LINGER_US.
+one thread for each 127 of them. A thread that has nothing to watch ends after LINGER_US. One that
+an error ends fires all its watches: their tasks look for themselves, and begin another thread.
 
 Once in a tick (TICK_US, or LOOK_US for each word if that is longer) the first watch of each word
 fires `idle`: its task looks for itself, as a client that waits looks for the dead after SLEEP_US
@@ -25,6 +26,7 @@ child has none of its parent's watchers.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -108,14 +110,33 @@ class Watcher:
         """A word may be changed by clients of other hosts."""
         self.polls = False
         self.next_tick = 0
+        self.fired: list[Watch] = []
+        """Watches that were taken away, and whose tasks are to be woken."""
 
     def ring(self) -> None:
         """Tell the thread to look at `changed`. With the lock."""
         self.bell[0] = self.bell[0] + 1 & HALF
         wake_at(self.bell_at)
         if not self.runs:
+            threading.Thread(target=self._serve, name="limpet-watcher", daemon=True).start()
+            # ORDER: last, and before the thread looks, which takes the lock: if no thread can be
+            # had, the next watch tries again.
             self.runs = True
-            threading.Thread(target=self._run, name="limpet-watcher", daemon=True).start()
+
+    def _serve(self) -> None:
+        """The thread."""
+        try:
+            self._run()
+        except BaseException:
+            with _lock:
+                self.runs = False
+                left = [*self.fired, *itertools.chain.from_iterable(self.words.values())]
+                self.fired = []
+                self.words.clear()
+                for watch in left:
+                    watch.fired = True
+            _deliver([watch for watch in left if not watch.dropped])
+            raise
 
     def _run(self) -> None:
         places, values = array("Q", [0] * SLEEP_WORDS), array("Q", [0] * SLEEP_WORDS)
@@ -130,7 +151,8 @@ class Watcher:
                 elif found < 0:
                     self.changed.update(self.words)
                 rung, count = self.bell[0], len(self.words)
-                fired, dropped = self._look(ticks)
+                dropped = self._look(ticks)
+                fired, self.fired = self.fired, []
                 if not self.words and us == LINGER_US and found == -1 and not fired:
                     self.runs = False
                     return
@@ -155,10 +177,10 @@ class Watcher:
                 time.sleep(max(min(us, POLL_US), LOOK_US // POLLS * len(order)) / 1e6)
                 found = -1
 
-    def _look(self, ticks: bool) -> tuple[list[Watch], list[Watch]]:
-        """Take away the watches that fire, and those that were dropped: all that fire; and of those
-        that were dropped, the ones that would have. With the lock."""
-        fired: list[Watch] = []
+    def _look(self, ticks: bool) -> list[Watch]:
+        """Move the watches that fire to `fired`, and take away those that were dropped; the ones of
+        them that would have fired. With the lock."""
+        fired = self.fired
         gone: list[Watch] = []
         for key in list(self.words) if ticks else self.changed:
             watches = self.words.get(key)
@@ -184,7 +206,7 @@ class Watcher:
         for watch in fired:
             watch.fired = True
         self.changed.clear()
-        return fired, gone
+        return gone
 
     def _arrange(self, places: Any, values: Any) -> list[tuple[int, int]]:
         """Fill the arrays for `sleep_at` behind the bell; the order of words. With the lock."""

@@ -20,6 +20,7 @@ from kit.stores import nothing_leaked
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
+from limpet.stores.channels import manager as managers
 from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import SLEEPERS, WOKEN
@@ -736,3 +737,23 @@ def test_the_store_of_channels_is_limpets_own(pools: Any) -> None:
         with pytest.raises(limpet.StoreError, match=r"has no store '\.channels'"):
             refused()
     assert pool.counter("c").value == 2
+
+
+def test_a_repr_takes_no_lock_that_threads_hold_while_they_wait_for_an_operation(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that opens a channel holds `opening`, and waits for operations of others."""
+    pool = pools()
+    channels = [pool.queue("q"), pool.queue("j", acks=True), pool.rwlock("rw"), pool.lock("l")]
+    given, idle = managers.opening, []
+
+    def opening() -> Any:
+        idle.append(pool.endpoint.begin_idle())
+        if idle[-1]:
+            pool.endpoint.end()
+        return given()
+
+    monkeypatch.setattr(managers, "opening", opening)
+    assert all(map(repr, channels))
+    assert idle
+    assert all(idle)
