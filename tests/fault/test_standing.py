@@ -71,7 +71,7 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     monkeypatch.setattr(Membership, "progress", lambda self: None)
     for seed in range(8):
         with sightings_for_ever():
-            report = run(ThrottleParameters("loco", seed, make_url(), seconds=7.0))
+            report = run(ThrottleParameters("pdpm", seed, make_url(), seconds=3.0))
         if report.blamed:
             break
     assert report.blamed
