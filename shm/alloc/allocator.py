@@ -217,6 +217,8 @@ class Allocator:
         self.client.begin()
         scope = self.heap.endpoint.background(True)
         try:
+            if not self.client.ident:
+                self.client.disown()
             self.relief.await_period(epoch, node)
         finally:
             self.heap.endpoint.background(scope)
@@ -351,6 +353,8 @@ class Allocator:
         self.client.begin()
         scope = self.heap.endpoint.background(True)
         try:
+            if not self.client.ident:
+                self.client.disown()
             return self.replenish_within(node, sizes, replicas, sparing, looks, update)
         finally:
             self.heap.endpoint.background(scope)

@@ -309,3 +309,14 @@ def test_a_claim_reads_as_much_of_the_block_table_as_it_needs(pools: Any, replic
     assert pool.blocks.count > 2000
     assert found[0] < 4000 * replicas
     assert max(found) < 9000 * replicas
+
+
+def test_memory_of_a_pool_that_another_thread_has_closed(pools: Any) -> None:
+    """Requests enter an operation of their own, after the one of the call has ended."""
+    pool = pools()
+    allocator = pool.store("clover", capacity=64).allocator
+    pool.close()
+    with pytest.raises(limpet.PoolClosed):
+        allocator.replenish(0, 64)
+    with pytest.raises(limpet.PoolClosed):
+        allocator.await_period(1, 0)
