@@ -38,7 +38,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
 from limpet.shm.endpoint.slots import DYING, PARKED, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
-from limpet.shm.net import backend, etcd, wire
+from limpet.shm.net import backend, etcd, evictions, wire
 from limpet.shm.net.evictions import Evictions
 from limpet.stores.figures import Figures, rates
 
@@ -188,6 +188,8 @@ def served(
     secret.write_bytes(SECRET)
     secret.chmod(0o600)
     monkeypatch.setenv("LIMPET_SECRET_FILE", str(secret))
+    # A data server of a busy machine is slow, not silent.
+    monkeypatch.setattr(evictions, "TELL_S", START_S / 3)
     made: list[Served] = []
 
     def make(
@@ -1059,6 +1061,7 @@ def membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Etcd
         pytest.skip("needs etcd")
     monkeypatch.setattr(etcd, "ANSWER_S", START_S / 3)
     monkeypatch.setattr(link, "DEADLINE_S", 6.0)
+    monkeypatch.setattr(serving, "JUDGE_S", START_S / 3)
     monkeypatch.setattr(pools, "SUCCESSOR_S", START_S)
     made = Etcd(tmp_path / "etcd")
     try:
@@ -1556,9 +1559,11 @@ def test_eviction_outlives_the_server_and_the_client_that_goes_on_writes_nothing
 @pytest.mark.exhaustive("the same eviction", quick=["killed"])
 @pytest.mark.parametrize("how", ["killed", "silent", "memory lost"])
 def test_server_that_misses_an_eviction_is_lost_and_learns_it_before_it_serves_again(
-    served: Make, how: str
+    served: Make, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else has met the loss: the control server marks the node."""
+    if how == "silent":
+        monkeypatch.setattr(evictions, "TELL_S", LEASE_S)
     there = served(3, 3, away=2)
     pool = there.open()
     stores = [pool.store(kind, name, capacity=100)
