@@ -436,9 +436,10 @@ class _Filling:
         self.name, self.kind = head["store"], head["kind"]
         given = dict(head["parameters"])
         parameters = self.pool.parameters
-        for name in ("replicas", "index_replicas"):
-            if given.get(name, 0) > parameters.nodes:
-                del given[name]  # as many as the pool has room for
+        if given.get("replicas", 0) > parameters.nodes:
+            del given["replicas"]  # as many as the pool has room for
+        if given.get("index_replicas", 0) > parameters.nodes:
+            given["index_replicas"] = parameters.nodes
         if not given.get("limit", 1):
             del given["limit"]
         if self.kind in CACHES:

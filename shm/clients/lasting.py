@@ -155,6 +155,9 @@ class LastingPin:
     def give_up(self) -> None:
         """Unpin, outside of an operation. ClientError: the client was declared dead."""
         self.tell_loss()
+        if self.since_s == math.inf:
+            # The thread of the lease sends what this call may leave to be sent, as the pin's end.
+            self.since_s = self.membership.now()
         if self.lasts:
             self.client.unpin()
 

@@ -118,7 +118,9 @@ class Gateway:
                 how, why = f"refuses {what}", str(found.get("error", answer.status))
             except (OSError, http.client.HTTPException) as error:
                 how, why = "does not answer", getattr(error, "strerror", None) or str(error)
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
+            except (
+                ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+            ) as error:  # fmt: skip
                 how, why = f"answers {what} otherwise than etcd does", repr(error)
             finally:
                 connection.close()

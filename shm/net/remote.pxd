@@ -24,7 +24,7 @@ cdef class RemoteEndpoint(Endpoint):
     cdef dict state_of
     cdef list links
     cdef list deferred
-    cdef set awaited
+    cdef dict awaited
     cdef u64 guard_addr
     cdef u64 guard_word
     cdef unsigned char down[256]

@@ -132,7 +132,7 @@ cdef class RemoteEndpoint(Endpoint):
         self.nodes = [None] * 256
         self.state_of = {}
         self.links = []
-        self.deferred, self.awaited = [], set()
+        self.deferred, self.awaited = [], {}
         self.posted = {}
         self.images = []
         self.told = threading.local()
@@ -385,6 +385,7 @@ cdef class RemoteEndpoint(Endpoint):
         cdef u64 length = size if operation in (READ, WRITE, WRITE_IF, BACK) else 8
         cdef RemoteNode node = self.node_at(addr, length)
         cdef Link link = node.link
+        cdef Link other
         if addr >= CONTROL and self.copies and operation != LOAD and addr in COPIED:
             self.copies.clear()
         queued.part = verb(operation, addr, size, first, second, third, fourth, data, quiet)
@@ -397,8 +398,9 @@ cdef class RemoteEndpoint(Endpoint):
         if len(self.links) > 1:
             if node.index == CONTROL_NODE:
                 busy = self.busy_beside(link) if sent else []
+                for other in busy:
+                    self.awaited[other] = other.number + bool(other.queue.verbs)
                 if busy:
-                    self.awaited.update(busy)
                     self.deferred.append(queued)
                     return 0
                 self.undefer(link)
@@ -453,7 +455,8 @@ cdef class RemoteEndpoint(Endpoint):
         """Send a queue. Raises Lost."""
         if not link.queue.verbs:
             return 0
-        while len(link.unanswered) >= WINDOW:
+        # What is answered was not lost, even if the server is, as this message finds.
+        while link.unanswered and (len(link.unanswered) >= WINDOW or link.is_ready()):
             self.collect(link)
         self.messages += 1
         self.bytes_sent += link.queue.size + sizeof(Header)
@@ -461,8 +464,11 @@ cdef class RemoteEndpoint(Endpoint):
 
     cdef int collect(self, Link link) except -1:
         """Wait for the oldest answer. Raises Lost."""
-        foreground = (<Batch>link.unanswered[0]).foreground
-        return self.judge(link.collect_one(), foreground)
+        cdef Batch batch = link.unanswered[0]
+        answer = link.collect_one()
+        if self.awaited.get(link, batch.number + 1) <= batch.number:
+            del self.awaited[link]
+        return self.judge(answer, batch.foreground)
 
     cdef int sync_one(self, Link link) except -1:
         return self.sync([link])
@@ -1078,7 +1084,9 @@ cdef class RemoteEndpoint(Endpoint):
             self.sync(left)
         if self.deferred:
             link = self.links[0]
-            if not link.failure and not self.busy_beside(link):
+            # One that is lost by now does not answer any more: leave at this look.
+            busy = [other for other in self.busy_beside(link) if not (<Link>other).failure]
+            if not link.failure and not busy:
                 self.undefer(link)
                 with contextlib.suppress(Lost), self.lock:
                     self.send_queue(link)

@@ -152,7 +152,7 @@ class Watcher:
                     self.changed.update(self.words)
                 rung, count = self.bell[0], len(self.words)
                 dropped = self._look(ticks)
-                fired, self.fired = self.fired, []
+                fired = self.fired
                 if not self.words and us == LINGER_US and found == -1 and not fired:
                     self.runs = False
                     return
@@ -160,6 +160,7 @@ class Watcher:
                     self.next_tick = now + max(TICK_US, LOOK_US * count)
             # Before the next sleep is made ready: the loop's thread wakes up meanwhile.
             _deliver(fired)
+            fired.clear()
             for watch in dropped:
                 watch.hand_on()
             with _lock:

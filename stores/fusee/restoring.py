@@ -269,8 +269,8 @@ class Restoring:
                 node,
                 f"with new memory there, {gone} entries of {self.name!r} would be missing and "
                 f"no client would know, since all of their replicas were lost ({replicas} of each "
-                f"entry, {self.replicas} of the index); save what is left, destroy the pool, and "
-                "create it again",
+                f"entry, {self.replicas} of the index); save what is left, drop the store, and "
+                "replace the node then",
             )
 
     def _level(self, pairs: list[tuple[int, int]]) -> None:

@@ -358,6 +358,12 @@ class ReplicatedSlots(Slots):
             if word & ~FROZEN == done.new or self.logged.death(done.new & OBJECT_MASK):
                 return DONE
             return AGAIN
+        if word == done.old:
+            # If no replica of the slot was on the lost node, its leader has left the round as it
+            # was: backups may have proposals, which any client may complete.
+            self.slot.go_to(done.link_address)
+            self.slot.help(done.old)
+            word = self.slot.read()
         if word in (done.old, done.old | FROZEN):
             return AGAIN
         if word != done.new and (done.doing != UPDATING or not self.is_blind()):

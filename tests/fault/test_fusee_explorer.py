@@ -85,8 +85,9 @@ def test_fusee_holds_where_the_index_has_replicas_of_its_own(
 ) -> None:
     """Also with one node lost more than the smaller number survives."""
     report = explored(
-        "fusee", 200, replicas, lost, parameters={"index_replicas": index_replicas}, nodes=3
-    )
+        "fusee", 200, replicas, lost, parameters={"index_replicas": index_replicas}, nodes=3,
+        seed=28,
+    )  # fmt: skip
     assert report.failures == ()
     assert not lost or is_fair(report.node_failures, report.schedules)
 

@@ -36,7 +36,7 @@ from limpet.shm.clients.lasting import LastingPin
 from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, CONTROL_NODE
-from limpet.shm.endpoint.slots import DYING, PARKED, STATE_SHIFT
+from limpet.shm.endpoint.slots import DYING, PARKED, PIN, STATE_SHIFT
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.net import backend, etcd, evictions, wire
 from limpet.shm.net.evictions import Evictions
@@ -913,6 +913,47 @@ def test_client_whose_change_was_lost_with_a_server_leaves_at_once(served: Make)
     assert there.mapped().nodes()[2]["state"] == "in service"
 
 
+def test_client_whose_changes_were_answered_goes_on_when_their_server_is_lost(
+    served: Make,
+) -> None:
+    """Also if what was to be sent after them was not sent yet. An answer may come too late."""
+    for _ in range(20):
+        there = served(3, 3, lease=10.0 * START_S)
+        pool, other = there.open(), there.mapped()
+        address = (2 << 40) + pool.parameters.node_size - 8
+        os.kill(there.servers[2], signal.SIGSTOP)
+        pool.client.enter()
+        pool.endpoint.send_store(address, 7)
+        pool.endpoint.send_store(pool.client.slot + PARKED, 0)
+        pool.client.leave()
+        os.kill(there.servers[2], signal.SIGCONT)
+        soon(lambda mapped=other, at=address: mapped.endpoint.load(at) == 7)
+        time.sleep(0.05)
+        there.kill(2)
+        with pytest.raises(limpet.NodeFailed):
+            pool.endpoint.load(address)
+        with contextlib.suppress(limpet.NodeFailed):
+            pool.endpoint.load(CLIENT_SLOTS)
+            break
+    else:
+        pytest.fail("it left each time")
+    pool.client.enter()
+    pool.client.leave()
+
+
+def test_client_that_has_only_joined_gives_up_a_pin_whose_end_had_to_wait(served: Make) -> None:
+    there = served(3, 3)
+    pool, other = there.open(), there.mapped()
+    client, address = pool.client, (2 << 40) + pool.parameters.node_size - 8
+    os.kill(there.servers[2], signal.SIGSTOP)
+    try:
+        client.exclusively(lambda: client.pinned(lambda: pool.endpoint.send_store(address, 7)))
+    finally:
+        os.kill(there.servers[2], signal.SIGCONT)
+    soon(lambda: other.endpoint.load(client.slot + PIN) == 0)
+    assert other.endpoint.load(client.slot) == client.word
+
+
 def test_server_that_stands_still_is_given_up_and_comes_back(
     served: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1505,6 +1546,13 @@ def stopped_client(there: Served, goes_on: int) -> tuple[int, tuple[int, int]]:
     os.close(into)
     os.kill(child, signal.SIGSTOP)
     return child, client
+
+
+def soon(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def recover_one(pool: Any) -> None:
