@@ -1,5 +1,6 @@
 """The fabric when processes die, memory goes away, and processes fork."""
 
+import gc
 import mmap
 import os
 import random
@@ -553,6 +554,23 @@ def test_begin_notices_a_fork_until_adopted(fabric, inside):
             endpoint.end()
         assert endpoint.begin() is False
         endpoint.end()
+
+
+def test_an_endpoint_that_is_collected_after_the_memory_that_it_counts_in_is_no_crash(fabric):
+    """As of a handle that nobody has closed, in a cycle, of which the memory is unmapped first."""
+
+    class Cyclic(fabric.Endpoint):
+        pass
+
+    def forgets():
+        endpoint = Cyclic()
+        endpoint.itself = endpoint
+        endpoint.attach(255, mmap.mmap(-1, SIZE), SIZE)
+        endpoint.count_at(address(255))
+        del endpoint
+        gc.collect()
+
+    assert exit_code(fork(forgets)) == 0
 
 
 def test_a_child_forked_while_another_thread_is_inside_can_work(fabric):
