@@ -295,6 +295,8 @@ cdef class Endpoint:
         do_init(self)
 
     def __dealloc__(self):
+        # The collector may have unmapped the memory that was counted in.
+        self.figures = self._own
         self._forget()
 
     # ---- setting up -------------------------------------------------------------------------

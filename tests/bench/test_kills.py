@@ -49,7 +49,7 @@ def test_without_kills_nothing_is_repaired() -> None:
 def test_a_value_that_is_not_whole_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "value_of", lambda number, incarnation: b"x" * kills.VALUE_SIZE)
     with pytest.raises(limpet.LimpetError, match="StoreCorrupt"):
-        kills.run(Setting("race", 2, 0.0, 2.0, keys=5))
+        kills.run(Setting("race", 2, 0.0, 60.0, keys=5))
     assert no_pool_is_left()
 
 

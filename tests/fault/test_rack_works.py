@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.processes import children, end, exit_codes, fork
+from kit.waiting import until
 
 pytest.importorskip("limpet.fault.rack", reason="no wheel has it")
 
@@ -63,16 +63,11 @@ def test_work_of_clients_of_which_one_is_killed_is_right(
     work.prepare(pool, made)
     counters = Counters(4)
     with children(clients_of(work, pool, tmp_path / "record", counters)) as started:
-        end = time.monotonic() + 20
-        while min(made.count(slot) for slot in range(4)) < 20:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: min(made.count(slot) for slot in range(4)) >= 20)
         deaths = {1: made.ticket()}
         os.kill(started[0][0], signal.SIGKILL)
         before = made.count(1)
-        while made.count(1) < before + 20:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: made.count(1) >= before + 20)
         counters.stop()
         assert [os.waitpid(pid, 0)[1] for pid, _ in started] == [signal.SIGKILL, 0, 0, 0]
     wrong = work.read(pool, made, FINAL)
@@ -103,10 +98,7 @@ def test_barrier_leaves_no_client_out_when_others_come_in_place_of_the_dead(
         return fork(client)
 
     def at_work(slot: int, count: int) -> None:
-        end = time.monotonic() + 20
-        while made.count(slot) < count:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+        until(lambda: made.count(slot) >= count)
 
     pids = [started(slot, 1 + slot) for slot in range(4)]
     try:

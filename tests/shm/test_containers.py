@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kit.waiting import until
 
 CONTAINER = ["unshare", "-pf", "--kill-child", "--mount-proc"]
 WORK = """
@@ -62,9 +63,7 @@ def test_two_containers_work_on_one_pool_and_one_is_killed(pools: Any, tmp_path:
         with container(pool.url, "b", tmp_path / "stop") as b:
             # Each is the first process of its namespace: pids say nothing about the other's.
             assert line(a) == line(b)
-            end = time.monotonic() + 30
-            while counter.value < 200 or not (kv.get(b"a") and kv.get(b"b")):
-                assert time.monotonic() < end
+            until(lambda: counter.value >= 200 and kv.get(b"a") and kv.get(b"b"))
             assert len(pool.clients()) == 3
             b.kill()
             b.wait()
@@ -74,8 +73,7 @@ def test_two_containers_work_on_one_pool_and_one_is_killed(pools: Any, tmp_path:
             # Life locks tell at once: no lease is waited for.
             assert time.monotonic() < dead + 50
         before = counter.value
-        while counter.value < before + 100:
-            assert time.monotonic() < end + 30
+        until(lambda: counter.value >= before + 100)
         (tmp_path / "stop").touch()
         done = int(line(a))
         a.wait()

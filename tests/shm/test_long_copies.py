@@ -89,6 +89,12 @@ def test_other_threads_run_while_a_long_value_is_copied():
 @pytest.mark.skipif(BUILD == "pure", reason="Python's own copies keep the other threads waiting")
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_node_that_is_detached_during_a_copy_is_an_error_and_not_a_crash(writes):
+    # on a busy machine the copy has ended, or has not begun, when the other thread detaches
+    assert any(is_detached_during_a_copy(writes) for _ in range(50))
+
+
+def is_detached_during_a_copy(writes):
+    """Whether the copy went on as another thread detached; it is an error then."""
     size = 256 * MIB
     endpoint = NATIVE.Endpoint()
     mapping = mmap.mmap(-1, size)
@@ -107,11 +113,14 @@ def test_a_node_that_is_detached_during_a_copy_is_an_error_and_not_a_crash(write
     copy = endpoint.write if writes else endpoint.read_into
     thread = threading.Thread(target=detach)
     thread.start()
+    failed = False
     try:
-        with pytest.raises(AddressError):
-            copy(0, buffer)
+        copy(0, buffer)
+    except AddressError:
+        failed = True
     finally:
         thread.join()
-        if mapped:
+        if mapped:  # the mapping stays until the copy has ended
             mapping.close()
-    assert mapped, "the mapping stays until the copy has ended"
+    assert failed or not mapped
+    return bool(mapped)

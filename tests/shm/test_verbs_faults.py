@@ -1,5 +1,6 @@
 """The fabric when processes die, memory goes away, and processes fork."""
 
+import gc
 import mmap
 import os
 import random
@@ -555,6 +556,23 @@ def test_begin_notices_a_fork_until_adopted(fabric, inside):
         endpoint.end()
 
 
+def test_an_endpoint_that_is_collected_after_the_memory_that_it_counts_in_is_no_crash(fabric):
+    """As of a handle that nobody has closed, in a cycle, of which the memory is unmapped first."""
+
+    class Cyclic(fabric.Endpoint):
+        pass
+
+    def forgets():
+        endpoint = Cyclic()
+        endpoint.itself = endpoint
+        endpoint.attach(255, mmap.mmap(-1, SIZE), SIZE)
+        endpoint.count_at(address(255))
+        del endpoint
+        gc.collect()
+
+    assert exit_code(fork(forgets)) == 0
+
+
 def test_a_child_forked_while_another_thread_is_inside_can_work(fabric):
     with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
         entered, leave = threading.Event(), threading.Event()
@@ -615,7 +633,8 @@ PAIRS = [
 
 
 def hammer(fabric, mapping, me, seconds):
-    """All the verbs on shared words for a while; what was done is counted in my own words.
+    """All the verbs on shared words for a while, 32 times at least; what was done is counted in my
+    own words.
 
     The words: 0 faa, 8 cas, 16 fetch_or, 24 mcas on half a word for each process, 32 swap, 64 a
     store of eight equal bytes, 128 eight words of eight equal bytes each, written in one go.
@@ -627,7 +646,7 @@ def hammer(fabric, mapping, me, seconds):
         while endpoint.load(4096) < 2:
             endpoint.pause(30)
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end or count < 32:
             endpoint.faa(0, me + 1)
             old = endpoint.load(8)
             cas_won += endpoint.cas(8, old, old + 1) == old

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -233,17 +234,29 @@ def test_with_fence_wait_everybody_waits_for_one_that_stands_still(
     pools: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = pools(fence="wait").store("clover", name="test", capacity=100)
-    store.remote.patience_s = 0.05
     store.put(b"k", b"v")
     pid = store.remote.pid
     os.kill(pid, signal.SIGSTOP)
+    store.remote.socket.settimeout(0.05)
 
     def wake() -> None:
-        time.sleep(0.5)
+        store.remote.socket.settimeout(60)  # on a busy machine a later answer takes its time
         os.kill(pid, signal.SIGCONT)
 
-    with children([wake]), caplog.at_level(logging.WARNING, "limpet"):
-        assert store.get(b"j") is None
+    class Wakes(logging.Filter):
+        """It goes on a while after it was named."""
+
+        def filter(self, record: logging.LogRecord) -> bool:
+            threading.Timer(0.3, wake).start()
+            return True
+
+    wakes = Wakes()
+    caplog.handler.addFilter(wakes)
+    try:
+        with caplog.at_level(logging.WARNING, "limpet"):
+            assert store.get(b"j") is None
+    finally:
+        caplog.handler.removeFilter(wakes)
     assert store.remote.pid == pid
     assert caplog.text.count(f"everyone waits for the metadata process {pid}") == 1
 
@@ -360,11 +373,11 @@ def test_one_that_reads_its_index_has_more_time(
         def rebuild(self) -> None:
             with contextlib.suppress(FileExistsError):
                 (tmp_path / "met").touch(exist_ok=False)
-                time.sleep(0.5 if ends else 100)
+                time.sleep(0.8 if ends else 100)
             super().rebuild()
 
     monkeypatch.setattr(server, "Metadata", SlowAtFirst)
-    store.remote.patience_s = 0.1
+    store.remote.patience_s = 0.4 if ends else 0.1
     with children([lambda: (store.put(b"k", b"v"), signal.pause())]):
         while not store.remote.place.holder()[0]:
             time.sleep(0.001)
