@@ -17,6 +17,8 @@ import limpet
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.endpoint.layout import HOLDS, NODE_SHIFT
 from limpet.shm.endpoint.slots import RECORDS_COUNT
+from limpet.shm.pool import PoolCore
+from limpet.stores import pool as pools_of_stores
 from limpet.stores.core import keeper as keepers
 from limpet.stores.core.keeper import Keeper
 from limpet.stores.registry import KINDS, store_class
@@ -757,6 +759,37 @@ def test_the_exception_of_a_block_goes_on_though_an_array_keeps_the_pool_open(
     assert "1 of its values are viewed" in caplog.text
     kept.clear()
     pool.close()
+
+
+def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a thread that has looked before whether there are views."""
+    store.put(b"key", b"value")
+    keep = store.pool.keepers.memory
+
+    def closed(*given: Any) -> Any:
+        PoolCore.close(store.pool)
+        return keep(*given)
+
+    monkeypatch.setattr(store.pool.keepers, "memory", closed)
+    with pytest.raises(limpet.PoolClosed):
+        store.view(b"key").memory()
+
+
+def test_two_threads_close_a_pool_while_the_object_of_a_view_is_given_back(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has closed it when this one is to enter the operation for that."""
+
+    def settle(client: Any) -> None:
+        PoolCore.close(store.pool)
+        with client:
+            pass
+
+    monkeypatch.setattr(pools_of_stores, "settle_late", settle)
+    store.pool.close()
+    assert store.pool.closed
 
 
 def test_a_handle_that_has_resigned_in_a_block_can_be_closed(store: Any, other: Any) -> None:
