@@ -249,6 +249,8 @@ class Keepers:
         finally:
             if found is None:
                 keeper.drop(reference)
+            if pool.closed:
+                self.let_go()  # `close` may have done so before there was this keeper
         return found
 
     def let_go(self) -> None:

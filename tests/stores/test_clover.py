@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,29 @@ def trips(store: Any, work: Callable[[], object]) -> int:
 
 
 # ---- the metadata process ------------------------------------------------------------------------
+
+
+def test_a_request_ends_when_two_threads_close_the_pool(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were about to close it when the request began. The first one waits for it; the second
+    one finds that, and lets the store go."""
+    pool, receive, closing = store.pool, Remote._receive, []
+    store.put(b"k", b"v")
+
+    def closed(remote: Remote, connection: socket.socket) -> bytes:
+        pool._leaving.waits = True
+        closing.append(threading.Thread(target=pool._finalizer))
+        closing[0].start()
+        until(lambda: pool.closed)
+        store.let_go()
+        return receive(remote, connection)
+
+    monkeypatch.setattr(Remote, "_receive", closed)
+    with pytest.raises(limpet.PoolClosed):
+        pool.exclusively(lambda: store.remote.ask(server.LOOKUP, b"k"))
+    monkeypatch.undo()
+    closing[0].join()
 
 
 @pytest.mark.exhaustive("seconds of processes")

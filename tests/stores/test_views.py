@@ -775,6 +775,7 @@ def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
     monkeypatch.setattr(store.pool.keepers, "memory", closed)
     with pytest.raises(limpet.PoolClosed):
         store.view(b"key").memory()
+    assert not store.pool.keepers.all
 
 
 def test_two_threads_close_a_pool_while_the_object_of_a_view_is_given_back(
