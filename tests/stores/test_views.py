@@ -761,8 +761,9 @@ def test_the_exception_of_a_block_goes_on_though_an_array_keeps_the_pool_open(
     pool.close()
 
 
+@pytest.mark.parametrize("copied", [False, True])
 def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
-    store: Any, monkeypatch: pytest.MonkeyPatch
+    store: Any, monkeypatch: pytest.MonkeyPatch, copied: bool
 ) -> None:
     """By a thread that has looked before whether there are views."""
     store.put(b"key", b"value")
@@ -770,7 +771,7 @@ def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
 
     def closed(*given: Any) -> Any:
         PoolCore.close(store.pool)
-        return keep(*given)
+        return None if copied else keep(*given)
 
     monkeypatch.setattr(store.pool.keepers, "memory", closed)
     with pytest.raises(limpet.PoolClosed):
