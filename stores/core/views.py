@@ -289,7 +289,7 @@ def lend(store: Any, address: int, size: int, writable: bool) -> Any:
     """The memory of an object that is held. Outside of operations, so the pool may be closed."""
     try:
         return store.endpoint.lend(address, size, writable)
-    except AddressError as error:
+    except (AddressError, ValueError) as error:  # amid `detach`, the portable endpoint has either
         if not store.pool.closed:
             raise
         url = store.pool.url

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from limpet.shm.endpoint.slots import RECORDS_COUNT
 from limpet.shm.pool import PoolCore
 from limpet.stores import pool as pools_of_stores
 from limpet.stores.core import keeper as keepers
+from limpet.stores.core import views
 from limpet.stores.core.keeper import Keeper
 from limpet.stores.registry import KINDS, store_class
 
@@ -777,6 +779,16 @@ def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
     with pytest.raises(limpet.PoolClosed):
         store.view(b"key").memory()
     assert not store.pool.keepers.all
+
+
+def test_a_lending_that_meets_the_end_of_the_mapping_says_that_the_pool_was_closed() -> None:
+    """The portable endpoint is amid its `detach`."""
+    mapping = memoryview(b"")
+    mapping.release()
+    pool = SimpleNamespace(closed=True, url="shm://p")
+    endpoint = SimpleNamespace(lend=lambda *_: mapping[0])
+    with pytest.raises(limpet.PoolClosed, match="shm://p: this handle was closed"):
+        views.lend(SimpleNamespace(pool=pool, endpoint=endpoint), 0, 1, False)
 
 
 def test_two_threads_close_a_pool_while_the_object_of_a_view_is_given_back(
