@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -21,6 +22,7 @@ from limpet.shm.errors import (
     LimpetError,
     NodeFailed,
     ParameterError,
+    PoolClosed,
     PoolCorrupt,
     StoreDropped,
     StoreError,
@@ -374,7 +376,8 @@ class Pool(PoolCore, ChannelCalls):
                 raise StoreMismatch(f"{self.url}: the store {name!r} was made with {said}")
 
     def close(self) -> None:
-        settle_late(self.client)
+        with contextlib.suppress(PoolClosed):  # another thread has closed it
+            settle_late(self.client)
         if self.client.holds.count and self._pid == os.getpid() and not self.closed:
             raise ClientError(
                 f"{self.url}: {self.client.holds.count} of its values are viewed or reserved by "

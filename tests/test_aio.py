@@ -18,7 +18,7 @@ import pytest
 from kit.processes import children, exit_code, fork, gather
 
 import limpet
-from limpet.stores.channels import watcher
+from limpet.stores.channels import task_waits, watcher
 
 anyio = pytest.importorskip("anyio")
 
@@ -546,6 +546,40 @@ def test_a_pool_that_is_closed_ends_the_waits(pools: Any, run: Run) -> None:
             pool.close()
 
     async def fails(wait: Callable[[], Awaitable[Any]]) -> None:
+        with pytest.raises(limpet.PoolClosed):
+            await wait()
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["queue", "ring"])
+def test_an_element_that_was_taken_goes_out_though_the_pool_is_closed(
+    pools: Any, run: Run, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is closed before the task, which has taken it, has woken the next one that waits."""
+    pool, took = pools(), []
+    shared = aio.wrap(getattr(pool, kind)("c"))
+    wake, sleep = task_waits._wake_others, task_waits.sleep
+
+    async def in_vain(*given: Any) -> bool:
+        await sleep(*given)
+        return True  # as if no client had woken it
+
+    def closed(*given: Any) -> None:
+        pool.close()
+        wake(*given)
+
+    monkeypatch.setattr(task_waits, "sleep", in_vain)
+    monkeypatch.setattr(task_waits, "_wake_others", closed)
+    wait, give = (shared.get, shared.put) if kind == "queue" else (shared.receive, shared.send)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(noted, took, wait())
+            await anyio.wait_all_tasks_blocked()
+            await give("element")
+        assert pool.closed
+        assert took == ["element"]
         with pytest.raises(limpet.PoolClosed):
             await wait()
 

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from limpet.shm.errors import ChannelRemoved, PoolClosed
 from limpet.stores.channels import watcher
 from limpet.stores.channels.layout import SLEEP_US
 from limpet.stores.channels.lock.lock import Gate
@@ -191,7 +192,7 @@ async def until(channel: Any, waiting: Waiting, attempt: Callable[[], T]) -> T:
         found = attempt()
         if found is not PENDING:
             if idle:  # a client was killed before it woke those that wait
-                _within(channel, waiting.wake)
+                _wake_others(channel, waiting.wake)
             return found
         idle = await sleep(waiting, token)
 
@@ -238,8 +239,8 @@ async def in_line(
         line.remove(mine)
         if not line:
             del _lines[key]
-            if found is not PENDING and more is not None and more():
-                _within(channel, waiting.wake_one)
+            if found is not PENDING and more is not None:
+                _wake_others(channel, waiting.wake_one, more)
         elif first:
             line[0].wake()
 
@@ -249,9 +250,15 @@ def _prepare(channel: Any, waiting: Waiting) -> int:
         return int(waiting.prepare())
 
 
-def _within(channel: Any, call: Callable[[], object]) -> None:
-    with channel.operation():
-        call()
+def _wake_others(
+    channel: Any, wake: Callable[[], object], more: Callable[[], bool] | None = None
+) -> None:
+    """Wake others after an attempt that took, if there is `more`. Of a pool that was closed since,
+    or a channel that was removed, what was taken goes out, and the next call raises."""
+    with contextlib.suppress(PoolClosed, ChannelRemoved):
+        if more is None or more():
+            with channel.operation():
+                wake()
 
 
 # ---- locks --------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from limpet.shm.endpoint.fabric import Watched
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.slots import RECORDS_COUNT
 from limpet.shm.endpoint.words import LINK_MASK, VIEWED
-from limpet.shm.errors import ClientError, NodeFailed, PoolError, PoolNotFound
+from limpet.shm.errors import ClientError, NodeFailed, PoolClosed, PoolError, PoolNotFound
 
 FORK_MS: Final = 1000
 """Less than a lease of 2 s: a process may fork within an operation, in a signal handler."""
@@ -204,7 +204,7 @@ class Keepers:
         return self.all[-1]
 
     def mapped(self, pool: Any, at: int, size: int) -> Any:
-        """Bytes of shared memory, as an ndarray that keeps them mapped. NodeFailed."""
+        """Bytes of shared memory, as an ndarray that keeps them mapped. NodeFailed, PoolClosed."""
         node = at >> NODE_SHIFT
         segments = [one for one in pool.segments() if one.index == node]
         if not segments:
@@ -215,7 +215,12 @@ class Keepers:
         if not size:  # may be at the very end
             return np.empty(0, np.uint8)
         if whole is None:
-            watched: Any = Watched(segment.map, segment.size, segment.watched_fd)
+            try:
+                watched: Any = Watched(segment.map, segment.size, segment.watched_fd)
+            except ValueError as error:  # its mapping is released
+                raise PoolClosed(
+                    f"{pool.url}: this handle was closed; open the pool again"
+                ) from error
             whole = self._nodes[place] = np.frombuffer(watched, np.uint8)
         self._last = whole
         # By `frombuffer` of a memoryview: else numpy takes `whole` for the base of what is made of
@@ -244,6 +249,8 @@ class Keepers:
         finally:
             if found is None:
                 keeper.drop(reference)
+            if pool.closed:
+                self.let_go()  # `close` may have done so before there was this keeper
         return found
 
     def let_go(self) -> None:

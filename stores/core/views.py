@@ -39,7 +39,7 @@ from limpet.shm.endpoint.fabric import checksum_buffer
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.slots import RECORDS_COUNT
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.shm.errors import CoherenceError, NodeFailed, StoreError
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, PoolClosed, StoreError
 
 
 class PrivateMemory:
@@ -209,7 +209,7 @@ class ValueView(Block):
         kept = store.pool.keepers.memory(store.pool, reference, address, size)
         if kept is None:
             loan.node = CONTROL_NODE
-            copied: Any = np.array(endpoint.lend(address, size, False).memory())
+            copied: Any = np.array(lend(store, address, size, False).memory())
             kept = memoryview(copied).toreadonly()
         return kept
 
@@ -228,7 +228,7 @@ class ValueView(Block):
             return None
         address, size = found
         loan.node = address >> NODE_SHIFT
-        return loan.begin(self.store.endpoint.lend(address, size, False))
+        return loan.begin(lend(self.store, address, size, False))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         loan = self.loan
@@ -248,7 +248,7 @@ class Reservation(Block):
             self.store.have_ready(self.key, self.size)
             return loan.begin(PrivateMemory(self.size))
         self.reference, address = self.store.reserve_object(self.key, self.size, loan)
-        return loan.begin(self.store.endpoint.lend(address, self.size, True))
+        return loan.begin(lend(self.store, address, self.size, True))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         loan = self.loan
@@ -283,6 +283,17 @@ def require_coherence(store: Any) -> None:
             f"{store.pool.url}: views and reservations need memory that is hardware-coherent; use "
             "get and put"
         )
+
+
+def lend(store: Any, address: int, size: int, writable: bool) -> Any:
+    """The memory of an object that is held. Outside of operations, so the pool may be closed."""
+    try:
+        return store.endpoint.lend(address, size, writable)
+    except (AddressError, ValueError) as error:  # amid `detach`, the portable endpoint has either
+        if not store.pool.closed:
+            raise
+        url = store.pool.url
+        raise PoolClosed(f"{url}: this handle was closed; open the pool again") from error
 
 
 def settle_late(client: Any) -> None:

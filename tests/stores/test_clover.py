@@ -61,6 +61,29 @@ def trips(store: Any, work: Callable[[], object]) -> int:
 # ---- the metadata process ------------------------------------------------------------------------
 
 
+def test_a_request_ends_when_two_threads_close_the_pool(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were about to close it when the request began. The first one waits for it; the second
+    one finds that, and lets the store go."""
+    pool, receive, closing = store.pool, Remote._receive, []
+    store.put(b"k", b"v")
+
+    def closed(remote: Remote, connection: socket.socket) -> bytes:
+        pool._leaving.waits = True
+        closing.append(threading.Thread(target=pool._finalizer))
+        closing[0].start()
+        until(lambda: pool.closed)
+        store.let_go()
+        return receive(remote, connection)
+
+    monkeypatch.setattr(Remote, "_receive", closed)
+    with pytest.raises(limpet.PoolClosed):
+        pool.exclusively(lambda: store.remote.ask(server.LOOKUP, b"k"))
+    monkeypatch.undo()
+    closing[0].join()
+
+
 @pytest.mark.exhaustive("seconds of processes")
 def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
     store: Any, pools: Any

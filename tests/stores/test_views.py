@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ import limpet
 from limpet.shm.alloc.heap import Heap
 from limpet.shm.endpoint.layout import HOLDS, NODE_SHIFT
 from limpet.shm.endpoint.slots import RECORDS_COUNT
+from limpet.shm.pool import PoolCore
+from limpet.stores import pool as pools_of_stores
 from limpet.stores.core import keeper as keepers
+from limpet.stores.core import views
 from limpet.stores.core.keeper import Keeper
 from limpet.stores.registry import KINDS, store_class
 
@@ -757,6 +761,49 @@ def test_the_exception_of_a_block_goes_on_though_an_array_keeps_the_pool_open(
     assert "1 of its values are viewed" in caplog.text
     kept.clear()
     pool.close()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_view_is_refused_when_the_pool_is_closed_before_it_is_kept(
+    store: Any, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """By a thread that has looked before whether there are views."""
+    store.put(b"key", b"value")
+    keep = store.pool.keepers.memory
+
+    def closed(*given: Any) -> Any:
+        PoolCore.close(store.pool)
+        return None if copied else keep(*given)
+
+    monkeypatch.setattr(store.pool.keepers, "memory", closed)
+    with pytest.raises(limpet.PoolClosed):
+        store.view(b"key").memory()
+    assert not store.pool.keepers.all
+
+
+def test_a_lending_that_meets_the_end_of_the_mapping_says_that_the_pool_was_closed() -> None:
+    """The portable endpoint is amid its `detach`."""
+    mapping = memoryview(b"")
+    mapping.release()
+    pool = SimpleNamespace(closed=True, url="shm://p")
+    endpoint = SimpleNamespace(lend=lambda *_: mapping[0])
+    with pytest.raises(limpet.PoolClosed, match="shm://p: this handle was closed"):
+        views.lend(SimpleNamespace(pool=pool, endpoint=endpoint), 0, 1, False)
+
+
+def test_two_threads_close_a_pool_while_the_object_of_a_view_is_given_back(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has closed it when this one is to enter the operation for that."""
+
+    def settle(client: Any) -> None:
+        PoolCore.close(store.pool)
+        with client:
+            pass
+
+    monkeypatch.setattr(pools_of_stores, "settle_late", settle)
+    store.pool.close()
+    assert store.pool.closed
 
 
 def test_a_handle_that_has_resigned_in_a_block_can_be_closed(store: Any, other: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from limpet.shm.clients.liveness import Watcher, start_time
 from limpet.shm.descriptors import Descriptor, descriptors_needed
-from limpet.shm.errors import NodeFailed, StoreError
+from limpet.shm.errors import NodeFailed, PoolClosed, StoreError
 from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores.baselines.clover import server
 from limpet.stores.baselines.clover.place import VersionPlace
@@ -67,7 +67,7 @@ class Remote:
         return WORDS.unpack(self.ask(kind, key))
 
     def ask(self, kind: int, key: bytes = b"") -> bytes:
-        """The answer of the metadata process. Raises NodeFailed, StoreError."""
+        """The answer of the metadata process. Raises NodeFailed, PoolClosed, StoreError."""
         for _ in range(STARTS_MAX):
             try:
                 connection = self._connected()
@@ -79,6 +79,12 @@ class Remote:
             except ConnectionError:
                 self._missed()
                 continue
+            except OSError as error:
+                if not self.pool.closed:
+                    raise
+                raise PoolClosed(
+                    f"{self.pool.url}: this handle was closed; open the pool again"
+                ) from error
             self.pool.endpoint.wait()
             if answer[0]:
                 node = WORDS.unpack(answer[1:])[0]
