@@ -455,7 +455,7 @@ cdef class RemoteEndpoint(Endpoint):
         """Send a queue. Raises Lost."""
         if not link.queue.verbs:
             return 0
-        # What is answered was not lost, even if the server is, as this message finds.
+        # A change with an answer was not lost, even if the server is, as this message finds.
         while link.unanswered and (len(link.unanswered) >= WINDOW or link.is_ready()):
             self.collect(link)
         self.messages += 1

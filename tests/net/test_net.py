@@ -28,6 +28,7 @@ import pytest
 from click.testing import CliRunner
 from kit.processes import children, end, exit_code, fork
 from kit.stores import accounted, checked, key_of, sound
+from kit.waiting import until
 
 import limpet
 from limpet.cli import serve
@@ -901,8 +902,8 @@ def lose_a_change(there: Served, pool: Any) -> None:
 
 
 def test_client_whose_change_was_lost_with_a_server_leaves_at_once(served: Make) -> None:
-    """What it was to send after that change to the first server is never sent, so it can do nothing
-    more. Others do not wait for its lease."""
+    """A write to the first server that comes after that change is never sent, so the client can do
+    nothing more. Others do not wait for its lease."""
     there = served(3, 3, lease=10.0 * START_S)
     pool, other = there.open(), there.mapped()
     lose_a_change(there, pool)
@@ -927,7 +928,7 @@ def test_client_whose_changes_were_answered_goes_on_when_their_server_is_lost(
         pool.endpoint.send_store(pool.client.slot + PARKED, 0)
         pool.client.leave()
         os.kill(there.servers[2], signal.SIGCONT)
-        soon(lambda mapped=other, at=address: mapped.endpoint.load(at) == 7)
+        until(lambda mapped=other, at=address: mapped.endpoint.load(at) == 7)
         time.sleep(0.05)
         there.kill(2)
         with pytest.raises(limpet.NodeFailed):
@@ -950,7 +951,7 @@ def test_client_that_has_only_joined_gives_up_a_pin_whose_end_had_to_wait(served
         client.exclusively(lambda: client.pinned(lambda: pool.endpoint.send_store(address, 7)))
     finally:
         os.kill(there.servers[2], signal.SIGCONT)
-    soon(lambda: other.endpoint.load(client.slot + PIN) == 0)
+    until(lambda: other.endpoint.load(client.slot + PIN) == 0)
     assert other.endpoint.load(client.slot) == client.word
 
 
@@ -1138,7 +1139,7 @@ def in_place_of_etcd(answer: Callable[[str], bytes]) -> Iterator[etcd.Address]:
 
 
 def kept(key: str, value: str) -> bytes:
-    """What etcd answers if it has this."""
+    """The answer of an etcd that has this."""
     coded = [base64.b64encode(text.encode()).decode() for text in (key, value)]
     return json.dumps({"kvs": [dict(zip(("key", "value"), coded, strict=True))]}).encode()
 
@@ -1546,13 +1547,6 @@ def stopped_client(there: Served, goes_on: int) -> tuple[int, tuple[int, int]]:
     os.close(into)
     os.kill(child, signal.SIGSTOP)
     return child, client
-
-
-def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def recover_one(pool: Any) -> None:

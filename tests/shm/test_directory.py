@@ -151,7 +151,7 @@ def test_creator_that_makes_progress_is_not_fenced(pools: Any) -> None:
 
 
 def fenced_making(pool: limpet.Pool, lease_s: float) -> list[dict[str, Any]]:
-    """What happens to a creator that makes progress, and takes six leases."""
+    """The end of a creator that makes progress, and takes six leases."""
 
     def slowly(_: Any) -> None:
         for _turn in range(30):
